@@ -1,6 +1,7 @@
 """Compares the committed stubs in forerun/v1 with what protos/ generate now.
 
-Exit 0: they are the same. Exit 1: the stale files are printed. With --write the stubs are generated in place instead.
+Exit 0: they are the same. Exit 1: the stale files are printed. With --write the stubs are generated in
+place instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ STUBS = Path("forerun/v1")
 
 
 def generate(target: Path) -> None:
-    """The stubs of every file under protos/ are in `target`/forerun/v1; raises RuntimeError when protoc fails."""
+    """The stubs of all of protos/ are in `target`/forerun/v1; raises RuntimeError when protoc fails."""
     protos = ROOT / "protos"
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     code = protoc.main(
@@ -38,7 +39,7 @@ def generate(target: Path) -> None:
 
 
 def stale(committed: Path, generated: Path) -> list[str]:
-    """One line for each stub that is missing, left over, or other than its .proto file says, sorted by name."""
+    """One line for each stub that is missing, left over or other than its .proto file says, by name."""
     have = {path.name: path.read_bytes() for path in committed.glob("*_pb2*.py*")}
     want = {path.name: path.read_bytes() for path in generated.glob("*_pb2*.py*")}
     return [
