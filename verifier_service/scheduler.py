@@ -1,0 +1,254 @@
+"""The loop every token goes through: one pass after another over all running sessions.
+
+    open what is new → wait for drafts where it pays → compose → forward (engine thread) → verify → settle → tell
+
+Read `Scheduler.run`. Nothing of torch runs here; nothing awaits in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+from forerun.core.acceptance import Outcome, verify
+from forerun.core.draft_tree import Node
+from forerun.core.pacing import Pacing
+from forerun.engine.executor import EngineThread
+from numpy.typing import NDArray
+
+from forerun.core.types import FinishReason, PassRecord, Settled, Verdict
+from forerun.engine.interface import Engine, PoolFullError, Segment
+from forerun.errors import InternalFault
+from verifier_service import metrics
+from verifier_service.session import Session
+from verifier_service.sessions import Sessions
+from verifier_service.tracing import trace_pass
+
+# Rows of one pass at most: the engine proves row invariance up to here.
+MAX_ROWS = 512
+# Prompt rows of one pass when nobody decodes, and when somebody does: a long prompt must not hold tokens up.
+PREFILL_ROWS = 256
+PREFILL_ROWS_BESIDE_DECODING = 64
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One session's part in the pass being made. `num_fed` settled tokens, then the plan's."""
+
+    session: Session
+    num_fed: int
+    plan: tuple[Node, ...]
+    stream: int | None
+    draws: bool  # its next token is drawn in this pass
+
+    def segment(self) -> Segment:
+        """The rows it wants from the engine."""
+        session = self.session
+        fed = session.tree.token_ids[session.computed : session.computed + self.num_fed]
+        rows = [*fed, *(node.token_id for node in self.plan)]
+        return Segment(session.key, session.computed, rows, len(self.plan) + 1 if self.draws else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Facts of the pass just made, the same for every session in it."""
+
+    started_ns: int
+    took_us: int
+    num_rows: int
+    num_sessions: int
+
+
+class Scheduler:
+    """Makes passes for as long as there are sessions; sleeps when there are none."""
+
+    def __init__(self, engine: Engine, thread: EngineThread, sessions: Sessions, pacing: Pacing) -> None:
+        self._engine = engine
+        self._thread = thread
+        self._sessions = sessions
+        self._pacing = pacing
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            await self._sessions.changed.wait()
+            await self._open_and_close()
+            if not self._sessions.running:
+                self._sessions.changed.clear()
+                continue
+            await self._await_drafts()
+            turns = self._compose()
+            if not turns:
+                continue
+            try:
+                started = time.monotonic_ns()
+                logits = await self._thread.run(self._engine.forward, [turn.segment() for turn in turns])
+            except PoolFullError as full:
+                self._set_back(full)
+            except Exception as fault:
+                log.exception("pass failed", sessions=[turn.session.id for turn in turns])
+                self._fail([turn.session for turn in turns], fault)
+            else:
+                self._settle_all(turns, logits, started)
+            # Streams and servicers get the loop once between passes even when the engine answers at once.
+            await asyncio.sleep(0)
+
+    async def _open_and_close(self) -> None:
+        while self._sessions.ended:
+            await self._thread.run(self._engine.close, self._sessions.ended.popleft().key)
+        for session in list(self._sessions.running.values()):
+            if not session.opened:
+                session.opened = True
+                session.computed = await self._thread.run(
+                    self._engine.open, session.key, session.tree.token_ids
+                )
+                session.ready_ns = time.monotonic_ns()
+
+    async def _await_drafts(self) -> None:
+        """Give drafters that owe an answer the time that waiting for them pays, for all sessions at once."""
+        started = time.monotonic_ns()
+        deadline = started + 1000 * self._pacing.wait_us([self._outlook(s) for s in self._decoding()])
+        while (left := deadline - time.monotonic_ns()) > 0 and any(s.owed() for s in self._decoding()):
+            self._sessions.heard.clear()
+            try:
+                await asyncio.wait_for(self._sessions.heard.wait(), left / 1e9)
+            except TimeoutError:
+                break
+        waited = time.monotonic_ns() - started
+        for session in self._decoding():
+            session.wait_ns += waited
+
+    def _compose(self) -> list[Turn]:
+        """Choose the rows of the next pass: every decoding session, then prompts in equal shares."""
+        decoding = self._decoding()
+        limit = self._pacing.plan_limit(len(decoding))
+        turns: list[Turn] = []
+        rows_left = MAX_ROWS
+        for session in decoding[:MAX_ROWS]:
+            spare = rows_left - (len(decoding) - len(turns))
+            plan, stream = session.plan(min(limit, max(spare, 0)))
+            turns.append(Turn(session, 1, plan, stream, draws=True))
+            rows_left -= 1 + len(plan)
+        prompts = sorted(
+            (s for s in self._sessions.running.values() if s.num_pending > 1), key=lambda s: s.num_pending
+        )
+        budget = min(rows_left, PREFILL_ROWS_BESIDE_DECODING if turns else PREFILL_ROWS)
+        for index, session in enumerate(prompts):
+            share = min(session.num_pending, budget // (len(prompts) - index))
+            if share > 0:
+                turns.append(Turn(session, share, (), None, draws=share == session.num_pending))
+                budget -= share
+        return turns
+
+    def _decoding(self) -> list[Session]:
+        return [s for s in self._sessions.running.values() if s.num_pending == 1]
+
+    def _settle_all(self, turns: Sequence[Turn], logits: Sequence[NDArray[np.float32]], started_ns: int) -> None:
+        made = Pass(
+            started_ns=started_ns,
+            took_us=(time.monotonic_ns() - started_ns) // 1000,
+            num_rows=sum(turn.num_fed + len(turn.plan) for turn in turns),
+            num_sessions=len(turns),
+        )
+        self._pacing.observe_pass(made.num_rows, made.took_us)
+        metrics.observe_pass(made.num_rows, made.num_sessions, made.took_us)
+        for turn, rows in zip(turns, logits, strict=True):
+            session = turn.session
+            if session.finished:  # cancelled while the pass ran
+                continue
+            if not turn.draws:
+                session.computed += turn.num_fed
+                session.num_prefilled += turn.num_fed
+            elif not np.isfinite(rows.max(axis=1)).all():
+                broken = InternalFault("the model returned logits that are not numbers", reason="BAD_LOGITS")
+                self._fail([session], broken)
+            else:
+                self._settle(turn, rows, made)
+
+    def _settle(self, turn: Turn, logits: NDArray[np.float32], made: Pass) -> None:
+        """Decide the session's next tokens, re-root its tree, tell its drafters and its listener."""
+        session, base = turn.session, turn.session.base
+        outcome = verify(session.decider, logits, session.tree, turn.plan, turn.stream)
+        token_ids, finish = session.cut(outcome.token_ids)
+        session.computed += turn.num_fed + min(len(turn.plan), outcome.num_accepted)
+        torn = session.tree.settle(token_ids)
+        record = PassRecord(
+            plan_token_ids=tuple(node.token_id for node in turn.plan),
+            target_token_ids=outcome.target_token_ids,
+            num_tested=outcome.num_tested,
+            num_accepted=outcome.num_accepted,
+            num_salvaged=outcome.num_salvaged,
+            num_torn=torn,
+            num_held=session.tree.num_nodes,
+            source=session.source_of(outcome),
+            num_rows=made.num_rows,
+            num_sessions=made.num_sessions,
+            pass_us=made.took_us,
+            wait_us=session.wait_ns // 1000,
+            queue_us=max(made.started_ns - session.ready_ns - session.wait_ns, 0) // 1000,
+            num_prefilled=session.num_prefilled + turn.num_fed - 1,
+        )
+        session.ready_ns, session.wait_ns, session.num_prefilled = time.monotonic_ns(), 0, 0
+        self._pacing.observe_outcome(record.source, outcome)
+        metrics.observe_outcome(record, len(token_ids))
+        settled = Settled(base, token_ids, outcome.origins[: len(token_ids)], finish, record)
+        self._tell_drafters(session, outcome, settled)
+        trace_pass(session.trace, settled)
+        if finish is FinishReason.NONE:
+            session.tell(settled)
+        else:
+            self._sessions.finish(session, settled)
+
+    def _tell_drafters(self, session: Session, outcome: Outcome, settled: Settled) -> None:
+        now = time.monotonic_ns()
+        for stream in list(session.streams.values()):
+            if stream.unread(now):
+                log.warning(
+                    "drafter detached: verdicts left unread", session=session.id, drafter=stream.drafter
+                )
+                session.detach(stream)
+                continue
+            tested, accepted = session.credit(stream, outcome)
+            tree = session.tree
+            stream.push(
+                Verdict(
+                    base=settled.base,
+                    token_ids=settled.token_ids,
+                    num_drafted=tested,
+                    num_accepted=accepted,
+                    head_node=tree.head_node(stream.number),
+                    seen_id=tree.seen_id(stream.number),
+                    held=tree.held(stream.number),
+                    next_length=self._pacing.burst_length(stream.source),
+                    window=session.window,
+                    finish_reason=settled.finish_reason,
+                    pass_us=settled.record.pass_us if settled.record else 0,
+                )
+            )
+
+    def _set_back(self, full: PoolFullError) -> None:
+        """The KV pool is full: the youngest running session gives its KV up and queues until another one ends."""
+        opened = [s for s in self._sessions.running.values() if s.opened]
+        if len(opened) == 1:
+            self._fail(opened, full)
+            return
+        log.info("session set back", session=opened[-1].id, running=len(opened))
+        self._sessions.set_back(opened[-1])
+        metrics.SET_BACKS.inc()
+
+    def _fail(self, sessions: Sequence[Session], fault: Exception) -> None:
+        for session in sessions:
+            error = (
+                fault
+                if isinstance(fault, InternalFault)
+                else InternalFault("the forward pass failed", reason="PASS_FAILED")
+            )
+            log.error("session failed", session=session.id, reason=error.reason, fault=str(fault))
+            session.fail(error)
+            self._sessions.end(session, FinishReason.ERROR)

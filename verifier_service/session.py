@@ -1,0 +1,196 @@
+"""One decoding session: its settled text, its draft tree, its drafters' streams and its listener."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from opentelemetry.context import Context
+
+from forerun.core.acceptance import Decider, Outcome, decider
+from forerun.core.draft_tree import DraftTree, Node
+
+from forerun.core.types import FinishReason, Mode, Sampling, Settled, Snapshot, Verdict
+from forerun.errors import ForerunError
+from verifier_service.stream import DraftStream
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOrder:
+    """What a `Decode` call asks for, validated. `last_position`: settled length at which it ends at the latest."""
+
+    session_id: str
+    epoch: int
+    token_ids: tuple[int, ...]
+    prompt_length: int
+    sampling: Sampling
+    mode: Mode
+    noise_key: bytes
+    last_position: int
+    end_token_ids: frozenset[int]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Running sums over a session's passes."""
+
+    passes: int = 0
+    num_tested: int = 0
+    num_accepted: int = 0
+    num_salvaged: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """State of one `Decode` call.
+
+    Invariants: `computed` leading positions of the settled text have KV in the engine; `computed < tree.base`, so
+    the last settled token is always fed before its successor is drawn; nothing is settled after `finished`.
+    """
+
+    order: DecodeOrder
+    window: int
+    trace: Context = field(default_factory=Context)
+    attach_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    computed: int = 0
+    opened: bool = False  # the engine knows it
+    finished: bool = False
+    ready_ns: int = 0  # since when it could have been in a pass
+    wait_ns: int = 0  # of that, time spent waiting for drafts
+    num_prefilled: int = 0  # prompt rows computed since its last settled token
+    counts: Counts = field(default_factory=Counts)
+    streams: dict[int, DraftStream] = field(default_factory=dict)
+    tree: DraftTree = field(init=False)
+    decider: Decider = field(init=False)
+    _outbox: asyncio.Queue[Settled | ForerunError] = field(default_factory=asyncio.Queue)
+    _last_stream: int = 0
+
+    def __post_init__(self) -> None:
+        order = self.order
+        self.tree = DraftTree(order.token_ids, merge=order.mode is not Mode.REJECTION)
+        self.decider = decider(order.mode, order.sampling, order.noise_key, secrets.token_bytes(32))
+
+    @property
+    def id(self) -> str:
+        return self.order.session_id
+
+    @property
+    def key(self) -> str:
+        """Its name in the engine; a takeover is another session there and finds the KV by its tokens."""
+        return f"{self.order.session_id}#{self.order.epoch}"
+
+    @property
+    def base(self) -> int:
+        """Settled length, prompt included."""
+        return self.tree.base
+
+    @property
+    def num_pending(self) -> int:
+        """Settled tokens that must be fed before the next token can be drawn; at least 1."""
+        return self.base - self.computed
+
+    def plan(self, limit: int) -> tuple[tuple[Node, ...], int | None]:
+        """Return the chain to check now and, in rejection mode, the stream whose chain it is.
+
+        Never longer than `limit` nor than what can still be settled. In rejection mode the stream is chosen by
+        what earlier passes accepted, and the length by counts alone, never by the drafted tokens (selection rule).
+        """
+        room = min(limit, self.order.last_position - self.base - 1)
+        stream = self._proven_stream() if self.order.mode is Mode.REJECTION else None
+        if self.order.mode is Mode.REJECTION and stream is None:
+            return (), None
+        return self.tree.plan(max(room, 0), stream), stream
+
+    def _proven_stream(self) -> int | None:
+        drafting = [s for s in self.streams.values() if not s.detached]
+        return max(drafting, key=lambda s: (s.num_accepted, -s.number)).number if drafting else None
+
+    def owed(self) -> bool:
+        """Whether nothing is there to check and a drafter has not yet spoken about the settled text."""
+        return not self.tree.num_nodes and any(s.owes(self.base) for s in self.streams.values())
+
+    def credit(self, stream: DraftStream, outcome: Outcome) -> tuple[int, int]:
+        """Count how many of the tested and of the accepted nodes were this stream's; return both."""
+        tested = sum(stream.number in node.owners for node in outcome.tested)
+        accepted = sum(stream.number in node.owners for node in outcome.tested[: outcome.num_accepted])
+        stream.num_tested += tested
+        stream.num_accepted += accepted
+        return tested, accepted
+
+    def source_of(self, outcome: Outcome) -> str:
+        """Name the source whose token was tested first; empty when none was."""
+        owners = outcome.tested[0].owners if outcome.tested else ()
+        return next((s.source for s in self.streams.values() if s.number in owners), "")
+
+    def cut(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason]:
+        """Return the leading tokens up to the earliest end, and which end that is.
+
+        An end token that lies before the last position wins over the length; it is part of the text.
+        """
+        kept: list[int] = []
+        for token_id in token_ids:
+            kept.append(token_id)
+            if token_id in self.order.end_token_ids:
+                return tuple(kept), FinishReason.STOP
+            if self.base + len(kept) >= self.order.last_position:
+                return tuple(kept), FinishReason.LENGTH
+        return tuple(kept), FinishReason.NONE
+
+    def attach(self, drafter: str, source: str, *, laws: bool) -> DraftStream:
+        """Join a drafter; its older stream, if any, is replaced."""
+        for old in [s for s in self.streams.values() if s.drafter == drafter]:
+            self.detach(old)
+        self._last_stream += 1
+        stream = DraftStream(self._last_stream, drafter, source, laws=laws)
+        self.streams[stream.number] = stream
+        self.tree.open_stream(stream.number, self.window)
+        return stream
+
+    def detach(self, stream: DraftStream) -> None:
+        """Forget a drafter: its nodes leave the tree unless another owns them too."""
+        if self.streams.pop(stream.number, None) is not None:
+            self.tree.close_stream(stream.number)
+        stream.close()
+
+    def snapshot(self, stream: DraftStream, next_length: int) -> Snapshot:
+        """All a drafter that attaches now must know."""
+        order = self.order
+        return Snapshot(
+            stream=stream.number,
+            epoch=order.epoch,
+            token_ids=tuple(self.tree.token_ids),
+            mode=order.mode,
+            sampling=order.sampling,
+            noise_key=order.noise_key,
+            window=self.window,
+            last_position=order.last_position,
+            end_token_ids=tuple(sorted(order.end_token_ids)),
+            next_length=next_length,
+        )
+
+    def tell(self, settled: Settled) -> None:
+        """Queue what a pass settled for the gateway; bounded by the tokens the session has left."""
+        self._outbox.put_nowait(settled)
+
+    def fail(self, error: ForerunError) -> None:
+        """End the session with an error, after what was settled before."""
+        self._outbox.put_nowait(error)
+
+    async def settled(self) -> AsyncIterator[Settled]:
+        """Yield what passes settle, in order, until the end; raise the error the session ended with."""
+        while True:
+            item = await self._outbox.get()
+            if isinstance(item, ForerunError):
+                raise item
+            yield item
+            if item.finish_reason is not FinishReason.NONE:
+                return
+
+    def end_streams(self, reason: FinishReason) -> None:
+        """Tell every drafter that the session is over."""
+        for stream in list(self.streams.values()):
+            if not stream.said_end:
+                stream.push(Verdict(base=self.base, token_ids=(), finish_reason=reason))
+            self.detach(stream)

@@ -1,0 +1,88 @@
+"""One drafter's stream in one session: what it was told and what it still has to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from forerun.core.types import FinishReason, Verdict
+
+UNREAD_LIMIT_NS = 5_000_000_000  # a drafter that leaves a verdict unread this long is detached
+
+
+class DraftStream:
+    """Verdicts for one drafter, merged while unsent, so that a slow reader costs one message of memory."""
+
+    def __init__(self, number: int, drafter: str, source: str, *, laws: bool) -> None:
+        self.number = number
+        self.drafter = drafter
+        self.source = source
+        self.laws = laws  # its laws are trusted in rejection mode
+        self.detached = False
+        self.said_end = False  # the last verdict is queued
+        self.num_tested = 0
+        self.num_accepted = 0
+        self.answered_base = -1  # the last settled length a message of this stream spoke about
+        self.told_ns = time.monotonic_ns()  # when it was last told something
+        self.turnaround_ns = 0  # learned: from verdict to the first message about it; 0 unknown
+        self._unsent: Verdict | None = None
+        self._unsent_since_ns = 0
+        self._wake = asyncio.Event()
+
+    def push(self, verdict: Verdict) -> None:
+        """Queue a verdict; one that is still unsent takes this one in."""
+        now = time.monotonic_ns()
+        self.told_ns = now
+        self.said_end = verdict.finish_reason is not FinishReason.NONE
+        if self._unsent is None:
+            self._unsent, self._unsent_since_ns = verdict, now
+        else:
+            self._unsent = _merge(self._unsent, verdict)
+        self._wake.set()
+
+    def unread(self, now_ns: int) -> bool:
+        """Whether a verdict has been left unread for longer than a drafter may."""
+        return self._unsent is not None and now_ns - self._unsent_since_ns > UNREAD_LIMIT_NS
+
+    def heard(self, base: int, now_ns: int) -> int:
+        """Note a message about the settled length `base`; return its turnaround if it is the first, else 0."""
+        if base <= self.answered_base:
+            return 0
+        self.answered_base = base
+        taken = max(now_ns - self.told_ns, 1)
+        self.turnaround_ns = taken if not self.turnaround_ns else (3 * self.turnaround_ns + taken) // 4
+        return taken
+
+    def owes(self, base: int) -> bool:
+        """Whether nothing has come yet about the settled length `base`."""
+        return not self.detached and self.answered_base < base
+
+    def close(self) -> None:
+        """End the stream; `verdicts` stops after what is queued."""
+        self.detached = True
+        self._wake.set()
+
+    async def verdicts(self) -> AsyncIterator[Verdict]:
+        """Yield verdicts, complete and in order, until the session ends or the stream is closed."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            verdict, self._unsent = self._unsent, None
+            if verdict is not None:
+                yield verdict
+                if verdict.finish_reason is not FinishReason.NONE:
+                    return
+            if self.detached and self._unsent is None:
+                return
+
+
+def _merge(older: Verdict, newer: Verdict) -> Verdict:
+    return replace(
+        newer,
+        base=older.base,
+        token_ids=older.token_ids + newer.token_ids,
+        num_drafted=older.num_drafted + newer.num_drafted,
+        num_accepted=older.num_accepted + newer.num_accepted,
+    )
