@@ -1,0 +1,1 @@
+"""Proof by comparison: text with drafting equals text without, token for token."""

@@ -1,0 +1,41 @@
+"""How local processes share out the cores of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Threads of each verifier and of each model drafter; look-up drafters compute next to nothing and get one."""
+
+    verifier: int
+    drafter: int
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_lookup(source: str) -> bool:
+    """Return whether a drafter source runs no model."""
+    return not source.startswith("model:")
+
+
+def share_out(cores: int, *, verifiers: int, sources: Sequence[str]) -> Shares:
+    """Return thread counts that never put two spinning processes on one core.
+
+    Measured on two cores beside a busy model drafter, one pass of the verifier takes 1208 ms with 2 + 2 threads, 94
+    with 2 + 1 and 51 with 1 + 1. A model drafter gets a quarter of the cores, at least one; the verifiers what is left.
+    """
+    models = sum(not is_lookup(source) for source in sources)
+    drafter = max(1, cores // (4 * models)) if models else 1
+    return Shares(verifier=max(1, (cores - drafter * models) // max(1, verifiers)), drafter=drafter)
+
+
+def thread_env(threads: int) -> dict[str, str]:
+    """Return the variables that hold a process to this many threads."""
+    return {name: str(threads) for name in ("FORERUN_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}

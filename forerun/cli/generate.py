@@ -1,0 +1,161 @@
+"""`forerun generate`: one answer, streamed, from a running gateway or from a stack of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AsyncExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from forerun.cli.client import DEFAULT_ADDRESS, Answer, Client
+from forerun.cli.cores import available_cores, share_out
+from forerun.cli.foreground import progress_console, run
+from forerun.cli.origins import OriginPrinter
+from forerun.cli.progress import start_local
+from forerun.cli.stack import Stack
+from forerun.core import limits
+from forerun.core.types import Acceptance, Sampling
+from forerun.errors import InvalidRequest
+from forerun.wire.tls import Tls
+from gateway.request import GenerationRequest
+
+
+class AcceptanceName(StrEnum):
+    """The rules by name."""
+
+    AUTO = "auto"
+    REJECTION = "rejection"
+    COUPLED = "coupled"
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to answer; - reads it from stdin.")],
+    max_tokens: Annotated[int, typer.Option(help="Most new tokens.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0: always the most probable token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Keep the smallest set of at least this probability.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep this many tokens; 0 keeps all.")] = 0,
+    min_p: Annotated[float, typer.Option(help="Keep tokens of this fraction of the largest probability.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="With a temperature: the same seed, the same text.")] = None,
+    acceptance: Annotated[AcceptanceName, typer.Option(help="Rule by which drafts are accepted.")] = AcceptanceName.AUTO,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; repeatable.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")] = False,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Decode without any drafter.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when complete.")] = False,
+    color: Annotated[bool | None, typer.Option(help="Colour the text by each token's origin.")] = None,
+    gateway: Annotated[str | None, typer.Option(help=f"Gateway to ask (default: {DEFAULT_ADDRESS} if one runs there).", envvar="FORERUN_GATEWAY")] = None,
+    model: Annotated[str, typer.Option(help="Model of the private stack, where no gateway runs.")] = "smollm2",
+    source: Annotated[list[str] | None, typer.Option(help="Drafter of the private stack; repeatable.")] = None,
+    api_key: Annotated[str, typer.Option(envvar="FORERUN_API_KEY", help="Key the gateway asks for.")] = "",
+    tls_cert: Annotated[Path | None, typer.Option(envvar="FORERUN_TLS_CERT")] = None,
+    tls_key: Annotated[Path | None, typer.Option(envvar="FORERUN_TLS_KEY")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(envvar="FORERUN_TLS_CA")] = None,
+) -> None:
+    """Answer PROMPT.
+
+    The prompt is a chat message unless --raw. Without --gateway, and with none running at the default address, a
+    private stack is started for this one answer and stopped afterwards.
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    request = GenerationRequest(
+        prompt=text if raw else None,
+        messages=None if raw else (("user", text),),
+        sampling=Sampling(temperature, top_k, top_p, min_p),
+        seed=seed,
+        acceptance=Acceptance[acceptance.name],
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+        no_draft=no_draft,
+    )
+    check_flags(request)
+    tls = Tls(tls_cert, tls_key, tls_ca)
+    coloured = sys.stdout.isatty() if color is None else color
+    sources = [] if no_draft else (source or ["ngram"])
+
+    async def body() -> None:
+        async with AsyncExitStack() as exits:
+            client = await _client(exits, gateway, tls, api_key, model, sources)
+            printer = None if as_json else OriginPrinter(client, _stdout(coloured=coloured), coloured=coloured)
+            answer = Answer()
+            async for event in client.generate(request):
+                answer.take(event)
+                if printer:
+                    await printer.take(event)
+            if as_json:
+                print(json.dumps(summary(answer), ensure_ascii=False))
+            elif printer:
+                printer.end(answer)
+
+    run(body())
+
+
+async def _client(
+    exits: AsyncExitStack, gateway: str | None, tls: Tls, api_key: str, model: str, sources: list[str]
+) -> Client:
+    client = await exits.enter_async_context(Client(gateway or DEFAULT_ADDRESS, tls=tls, api_key=api_key))
+    if gateway or await client.serving():
+        return client
+    shares = share_out(available_cores(), verifiers=1, sources=sources)
+    stack = await exits.enter_async_context(Stack(model=model, shares=shares))
+    private = await start_local(stack, sources, progress_console())
+    return await exits.enter_async_context(Client(private.address))
+
+
+def _stdout(*, coloured: bool) -> Console:
+    return Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=True, force_terminal=coloured or None)
+
+
+def check_flags(request: GenerationRequest) -> None:
+    """The request is one that some server could answer; else one usage error (exit 2) names the flag."""
+    try:
+        limits.check_sampling(request.sampling)
+        limits.check_stop(request.stop)
+        if request.max_tokens is not None and request.max_tokens < 1:
+            raise InvalidRequest("max_tokens must be at least 1", field="max_tokens")
+        if request.seed is not None and not 0 <= request.seed < 1 << 64:
+            raise InvalidRequest("seed must be from 0 to 2^64 - 1", field="seed")
+        if request.messages == (("user", ""),) or request.prompt == "":
+            raise InvalidRequest("the prompt is empty", field="prompt")
+    except InvalidRequest as fault:
+        raise typer.BadParameter(fault.message) from fault
+
+
+def summary(answer: Answer) -> dict[str, Any]:
+    """Return the object that --json prints."""
+    opened, finished = answer.complete()
+    speculation, timings = finished.speculation, finished.timings
+    settled = finished.usage.completion_tokens
+    return {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": finished.finish_reason.name.lower(),
+        "session_id": opened.session_id,
+        "mode": opened.mode.name.lower(),
+        "seed": opened.seed,
+        "exact": finished.exact.value,
+        "speculation": {
+            "passes": speculation.passes,
+            "tokens_per_pass": ratio(settled, speculation.passes),
+            "acceptance_rate": ratio(speculation.num_accepted, speculation.num_tested),
+            "draft_efficiency": ratio(speculation.num_accepted, speculation.num_drafted),
+            "num_drafted": speculation.num_drafted,
+            "num_accepted": speculation.num_accepted,
+        },
+        "timings_ms": {
+            "first_token": timings.first_token_ms,
+            "total": timings.total_ms,
+            "pass": timings.pass_ms,
+            "wait": timings.wait_ms,
+            "queue": timings.queue_ms,
+            "commit": timings.commit_ms,
+        },
+    }
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Return part / whole; None where there is no whole."""
+    return part / whole if whole else None

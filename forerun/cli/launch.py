@@ -1,0 +1,166 @@
+"""Local processes: started tethered to this one, watched, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from forerun.errors import InvalidRequest, Unavailable
+
+TETHER = Path(__file__).with_name("tether.py")
+TAIL_LINES = 40  # of a child's log, kept for the message that says how it died
+LINE_LIMIT_BYTES = 1 << 20
+
+ReadyLine = Callable[[str], "dict[str, str] | None"]
+Log = Callable[[str, str], None]  # (name of the process, line)
+
+
+def service_ready(line: str) -> dict[str, str] | None:
+    """Return the addresses in a service's ready line; None for any other line."""
+    if not line.startswith("{"):
+        return None
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or said.get("ready") is not True:
+        return None
+    return {key: value for key, value in said.items() if isinstance(value, str)}
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def check_free(address: str, flag: str) -> None:
+    """Return if `address` (host:port) can be listened on; else raise InvalidRequest naming the flag to change."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise InvalidRequest(f"{flag} must be host:port, not {address!r}", field=flag)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError as fault:
+            raise InvalidRequest(
+                f"cannot listen on {address}: {fault.strerror or fault}; choose another with {flag}", field=flag
+            ) from fault
+
+
+class Child:
+    """One local process. `command` may be read again for every start, so that a restart can keep its addresses."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[], list[str]],
+        *,
+        ready: ReadyLine = service_ready,
+        env: Mapping[str, str] | None = None,
+        log: Log | None = None,
+    ) -> None:
+        self.name = name
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._command = command
+        self._is_ready = ready
+        self._env = {**os.environ, **(env or {})}
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._readers: list[asyncio.Task[None]] = []
+        self._ready: asyncio.Future[dict[str, str]] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the current or last run; 0 before the first."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> dict[str, str]:
+        """Start the process; return what its ready line said. Raises Unavailable, with its last lines, if it dies first."""
+        self.tail.clear()
+        self._ready = asyncio.get_running_loop().create_future()
+        # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which stops its children in order.
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *self._command(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._env,
+            start_new_session=True,
+            limit=LINE_LIMIT_BYTES,
+        )  # fmt: skip
+        self._readers = [
+            asyncio.create_task(self._read(stream, watch=watch))
+            for stream, watch in ((self._process.stdout, True), (self._process.stderr, False))
+            if stream is not None
+        ]
+        ended = asyncio.create_task(self.wait())
+        try:
+            await asyncio.wait((self._ready, ended), return_when=asyncio.FIRST_COMPLETED)
+            if self._ready.done():
+                return self._ready.result()
+            raise Unavailable(self.obituary("before it was ready"))
+        except asyncio.CancelledError:
+            await self.stop(0)
+            raise
+        finally:
+            ended.cancel()
+
+    async def _read(self, stream: asyncio.StreamReader, *, watch: bool) -> None:
+        async for raw in stream:
+            line = raw.decode(errors="replace").rstrip()
+            said = self._is_ready(line) if watch and self._ready and not self._ready.done() else None
+            if said is not None and self._ready is not None:
+                self._ready.set_result(said)
+                continue
+            self.tail.append(line)
+            if self._log:
+                self._log(self.name, line)
+
+    async def wait(self) -> int:
+        """Return the exit status once the process has ended and all it said has been read; negative: a signal."""
+        if self._process is None:
+            return 0
+        status = await self._process.wait()
+        await asyncio.wait(self._readers)
+        return status
+
+    def obituary(self, when: str) -> str:
+        """Return one sentence on how the process ended, and its last lines."""
+        status = self._process.returncode if self._process else None
+        how = "ended" if status is None else f"exited with status {status}"
+        if status is not None and status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
+        last = "\n".join(f"    {line}" for line in list(self.tail)[-12:])
+        return f"{self.name} {how} {when}".rstrip() + (f"; its last lines:\n{last}" if last else "")
+
+    def send(self, number: signal.Signals) -> None:
+        """The process has been sent a signal, if it runs."""
+        if self._process is not None and self.running:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def stop(self, grace_s: float) -> int:
+        """Return its exit status once it has ended: asked with SIGTERM, after `grace_s` killed."""
+        self.send(signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
+        try:
+            return await asyncio.wait_for(self.wait(), grace_s or None)
+        except TimeoutError:
+            self.send(signal.SIGKILL)
+            return await self.wait()

@@ -1,0 +1,83 @@
+"""Text coloured by where each token came from."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from forerun.cli.client import Answer, Client, StoredSession
+from forerun.core.types import Origin
+from gateway.events import Delta, Event, Opened
+
+STYLES = {
+    Origin.PLAIN: "default",
+    Origin.DRAFTED: "green",
+    Origin.CORRECTION: "red",
+    Origin.BONUS: "cyan",
+}
+NAMES = {
+    Origin.PLAIN: "plain",
+    Origin.DRAFTED: "drafted and accepted",
+    Origin.CORRECTION: "correction",
+    Origin.BONUS: "bonus",
+}
+
+
+def legend() -> Text:
+    """Return one line that explains the colours."""
+    return Text(" · ").join(Text(NAMES[origin], style=STYLES[origin]) for origin in STYLES)
+
+
+def coloured(session: StoredSession) -> Text:
+    """Return a stored session's answer, each token in its origin's colour. The session must be read with its passes."""
+    origins = [origin for settled in session.passes for origin in settled.origins]
+    text = Text()
+    for piece, origin in zip(session.token_texts, origins, strict=True):
+        text.append(piece, style=STYLES[origin])
+    return text
+
+
+class OriginPrinter:
+    """Prints an answer as it comes."""
+
+    def __init__(self, client: Client, console: Console, *, coloured: bool) -> None:
+        self._client = client
+        self._console = console
+        self._coloured = coloured
+        self._session_id = ""
+
+    async def take(self, event: Event) -> None:
+        """What the event made visible is printed."""
+        if isinstance(event, Opened):
+            self._session_id = event.session_id
+        elif isinstance(event, Delta):
+            self._print(await self._styled(event))
+        else:
+            self._print(Text(event.text))
+
+    def end(self, answer: Answer) -> None:
+        """The line is ended; with colours, the legend and the numbers follow."""
+        self._console.print()
+        if self._coloured:
+            _, finished = answer.complete()
+            passes, tokens = finished.speculation.passes, finished.usage.completion_tokens
+            self._console.print(legend())
+            self._console.print(f"{tokens} tokens in {passes} passes, session {self._session_id}", style="dim")
+
+    async def _styled(self, delta: Delta) -> Text:
+        kinds = set(delta.origins)
+        if not self._coloured:
+            return Text(delta.text)
+        if len(kinds) == 1:
+            return Text(delta.text, style=STYLES[kinds.pop()])
+        # Where in the text one token ends and the next begins, only the gateway's tokenizer knows.
+        session = await self._client.session(self._session_id, passes=True)
+        pieces = session.token_texts[delta.offset : delta.offset + len(delta.origins)]
+        if "".join(pieces) != delta.text:  # some was held back, or came late
+            return Text(delta.text, style=STYLES[delta.origins[0]])
+        return Text.assemble(*((piece, STYLES[o]) for piece, o in zip(pieces, delta.origins, strict=True)))
+
+    def _print(self, text: Text) -> None:
+        if text.plain:
+            self._console.print(text, end="")
+            self._console.file.flush()

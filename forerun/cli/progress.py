@@ -1,0 +1,53 @@
+"""What is seen while a stack comes up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from forerun.cli.stack import LocalService, Stack
+from forerun.errors import Unavailable
+
+
+async def start(stack: Stack, services: Sequence[LocalService], console: Console) -> None:
+    """These services run and are ready; a line each shows what is still loading. Raises Unavailable."""
+    columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        lines = {service.name: progress.add_task(f"{service.name} starts", total=1) for service in services}
+
+        def ready(service: LocalService) -> None:
+            progress.update(lines[service.name], completed=1, description=f"{service.name} is ready")
+
+        await stack.start(services, on_ready=ready)
+
+
+async def start_local(
+    stack: Stack, sources: Sequence[str], console: Console, *, gateway_flags: Sequence[str] = ()
+) -> LocalService:
+    """Return the gateway of a small private stack that has started: a store, a verifier, a drafter for each source."""
+    prepare(stack.model, console)
+    store, verifier = stack.add_store(), stack.add_verifier()
+    drafters = [stack.add_drafter(source) for source in sources]
+    await start(stack, [store, verifier, *drafters], console)
+    gateway = stack.add_gateway(store.address, [verifier], drafters, *gateway_flags)
+    await start(stack, [gateway], console)
+    return gateway
+
+
+def prepare(model: str, console: Console) -> None:
+    """The packaged model, if that is what is asked for, is converted and cached. Raises Unavailable if it cannot be."""
+    from forerun.cli.model import is_cached
+
+    if model != "smollm2" or is_cached():
+        return
+    # In a process of its own: the launcher stays free of torch.
+    done = subprocess.run(
+        [sys.executable, "-m", "forerun.cli", "model"], stdout=sys.stderr, check=False
+    )
+    if done.returncode != 0:
+        raise Unavailable("the packaged model could not be converted; `forerun model` says why")
+    console.print("model converted", style="dim")

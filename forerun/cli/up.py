@@ -1,0 +1,125 @@
+"""`forerun up`: everything on this machine, in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from forerun.cli.cores import available_cores, share_out
+from forerun.cli.foreground import progress_console, run
+from forerun.cli.launch import Log, check_free
+from forerun.cli.model import cache_folder
+from forerun.cli.progress import prepare, start
+from forerun.cli.stack import LocalService, Stack
+from forerun.errors import Unavailable
+
+COLORS = {"store": "magenta", "verifier": "cyan", "drafter": "green", "gateway": "yellow"}
+FIRST_BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 15.0
+STEADY_S = 60.0  # a service that ran this long starts over with the first backoff
+
+
+class Fsync(StrEnum):
+    """When valkey's append-only file reaches the disk."""
+
+    ALWAYS = "always"
+    EVERYSEC = "everysec"
+
+
+def up(
+    model: Annotated[str, typer.Option(help="Target: smollm2, a folder, a .gguf file, or a hub id.")] = "smollm2",
+    source: Annotated[list[str] | None, typer.Option(help="Drafter: ngram or model:SPEC; repeatable (default: ngram).")] = None,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Start no drafter.")] = False,
+    http: Annotated[str, typer.Option(help="Address of the OpenAI-compatible door.")] = "127.0.0.1:8080",
+    grpc: Annotated[str, typer.Option(help="Address of the gRPC door.")] = "127.0.0.1:8081",
+    redis_url: Annotated[str | None, typer.Option(help="Use this Redis instead of starting one.", envvar="FORERUN_REDIS_URL")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where sessions are kept (default: in the cache, one folder a gRPC port).")] = None,
+    fsync: Annotated[Fsync, typer.Option(help="always: no power cut loses a token; everysec: up to one second of them.")] = Fsync.ALWAYS,
+    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show what the services log.")] = False,
+) -> None:
+    """Start a store, a verifier, drafters and a gateway on this machine; Ctrl-C stops them."""
+    sources = [] if no_draft else (source or ["ngram"])
+    console = progress_console()
+
+    async def body() -> None:
+        check_free(http, "--http")
+        check_free(grpc, "--grpc")
+        prepare(model, console)
+        shares = share_out(available_cores(), verifiers=1, sources=sources)
+        log = _printer(console) if verbose else None
+        async with Stack(model=model, dtype=dtype, shares=shares, log=log) as stack:
+            store_url = redis_url or _store(stack, grpc, data_dir, fsync)
+            verifier = stack.add_verifier()
+            drafters = [stack.add_drafter(one) for one in sources]
+            await start(stack, list(stack.services), console)
+            gateway = stack.add_gateway(store_url, [verifier], drafters, http=http, grpc=grpc)
+            await start(stack, [gateway], console)
+            _announce(console, stack, store_url, sources)
+            try:
+                await watch(stack, console)
+            finally:
+                console.print("forerun: stopping", style="dim")
+
+    run(body())
+
+
+def _store(stack: Stack, grpc: str, data_dir: Path | None, fsync: Fsync) -> str:
+    # The port is this process's alone, so the folder is too.
+    folder = data_dir or cache_folder() / f"sessions-{grpc.rpartition(':')[2]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return stack.add_store(folder.resolve(), fsync=fsync.value).address
+
+
+def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[str]) -> None:
+    (gateway,) = stack.by_role("gateway")
+    http = gateway.addresses["http"]
+    others = [f"verifier {one.address}" for one in stack.by_role("verifier")]
+    others += [f"drafter {one.address} ({s})" for one, s in zip(stack.by_role("drafter"), sources, strict=True)]
+    console.print(f"[bold green]ready[/]  http://{http}/v1  ·  grpc {gateway.address}  ·  Ctrl-C stops")
+    console.print(f"       {'  ·  '.join(others)}  ·  store {store_url}", style="dim")
+    body = '{"messages": [{"role": "user", "content": "Name three rivers."}]}'
+    console.print(f"try    curl http://{http}/v1/chat/completions -H 'content-type: application/json' -d '{body}'", style="dim", soft_wrap=True, markup=False)
+    console.print("or     forerun generate 'Name three rivers.'", style="dim", markup=False)
+
+
+def _printer(console: Console) -> Log:
+    def log(name: str, line: str) -> None:
+        color = COLORS[name.partition("-")[0]]
+        console.print(f"[{color}]{name:>10}[/] ", end="")
+        console.print(line, markup=False, soft_wrap=True)
+
+    return log
+
+
+async def watch(stack: Stack, console: Console) -> None:
+    """Never returns: a service that dies is reported and started again, on its own addresses."""
+    await asyncio.gather(*(_keep(service, console) for service in stack.services))
+
+
+async def _keep(service: LocalService, console: Console) -> None:
+    backoff_s = FIRST_BACKOFF_S
+    while True:
+        started = time.monotonic()
+        await service.child.wait()
+        if time.monotonic() - started >= STEADY_S:
+            backoff_s = FIRST_BACKOFF_S
+        console.print(f"forerun: {service.child.obituary('')}", style="red", markup=False)
+        while True:
+            console.print(f"forerun: starting {service.name} again in {backoff_s:g} s", style="yellow", markup=False)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
+            try:
+                await service.start()
+            except Unavailable as fault:
+                console.print(f"forerun: {fault.message}", style="red", markup=False)
+                continue
+            console.print(f"forerun: {service.name} is ready again", style="green", markup=False)
+            break
