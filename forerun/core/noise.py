@@ -1,0 +1,76 @@
+"""Noise that target and drafter share: a pure function of key, position and token id.
+
+Coupled mode emits the token whose exponential clock rings first (Gumbel-max with shared noise, Daliri et al.
+2024, arXiv 2408.07978): x rings at E_x / p(x), with E_x of mean 1, so it is first with probability p(x). The
+drafter, with the same clocks and its own logits, guesses right as often as the two laws agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.core.sampling import weights
+from forerun.core.types import Logits, Probs, Sampling
+
+KEY_BYTES = 32
+
+
+def noise_key(seed: int, prompt_ids: Sequence[int]) -> bytes:
+    """The key of a session: BLAKE2b, 32 bytes, over the seed (little-endian u64) and prompt ids (u32)."""
+    packed = struct.pack("<Q", seed) + np.asarray(prompt_ids, dtype="<u4").tobytes()
+    return hashlib.blake2b(packed, digest_size=KEY_BYTES).digest()
+
+
+def exponentials(key: bytes, position: int, token_ids: NDArray[np.int64]) -> Probs:
+    """Independent exponential variables of mean 1, one a token id; float64, shape of `token_ids`, all > 0.
+
+    `position` counts from the first prompt token and is the index of the token to be drawn. u is the centre
+    of one of 2^32 cells of (0, 1), so E = -log1p(-u) lies between 1.2e-10 and 22.9.
+    """
+    return -np.log1p(-uniforms(key, position, token_ids))
+
+
+def uniforms(key: bytes, position: int, token_ids: NDArray[np.int64]) -> Probs:
+    """The uniform variables behind `exponentials`; float64 in (0, 1)."""
+    words = hashlib.blake2b(struct.pack("<Q", position), digest_size=8, key=key).digest()
+    first, second = np.frombuffer(words, dtype="<u4")
+    x = token_ids.astype(np.uint32)
+    x ^= first
+    _mix(x)
+    x += second
+    _mix(x)
+    return (x.astype(np.float64) + 0.5) / 2.0**32
+
+
+def keyed_draw(logits: Logits, s: Sampling, key: bytes, position: int) -> int:
+    """The token of the law of `logits` that the noise at `position` draws; the lower id on ties.
+
+    A function of its arguments alone: argmin over the kept tokens of E_x * exp((highest - logit_x) / T).
+    Raises InternalFault as sampling.argmax.
+    """
+    token_ids, e = weights(logits, s)
+    if len(token_ids) == 1:
+        return int(token_ids[0])
+    u = uniforms(key, position, token_ids)
+    # E >= u always, and the winner's time is at most that of the most probable token, whose weight is 1. A
+    # token with u above that time (and a margin that no rounding reaches) cannot win.
+    highest = int(np.argmax(e))
+    latest = -math.log1p(-u[highest]) * (1 + 1e-9)
+    able = np.flatnonzero(u <= latest * e)
+    times = -np.log1p(-u[able]) / e[able]
+    return int(token_ids[able[times == times.min()]].min())
+
+
+def _mix(x: NDArray[np.uint32]) -> None:
+    """Apply a 32-bit bijection in place whose every output bit depends on every input bit (lowbias32)."""
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(0x7FEB352D)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    x ^= x >> np.uint32(16)
