@@ -19,6 +19,11 @@ COPY . .
 RUN if [ "$ENGINE" = yes ]; then extra='[engine]'; fi; /opt/forerun/bin/pip install ".${extra:-}"
 
 FROM python:${PYTHON}-slim-bookworm
+ARG ENGINE=yes
+# The engine compiles its kernels for the processor it finds itself on, once, into the cache volume.
+RUN if [ "$ENGINE" = yes ]; then \
+      apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; \
+    fi
 COPY --from=build /opt/forerun /opt/forerun
 ENV PATH=/opt/forerun/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp FORERUN_CACHE=/var/cache/forerun
 RUN install -d -o 65532 -g 65532 /var/cache/forerun

@@ -17,6 +17,8 @@ COPY . .
 RUN /opt/forerun/bin/pip install '.[engine]'
 
 FROM python:${PYTHON}-slim-bookworm
+# The engine compiles its kernels for the processor it finds itself on, once, into the cache volume.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/forerun /opt/forerun
 ENV PATH=/opt/forerun/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp FORERUN_CACHE=/var/cache/forerun
 RUN install -d -o 65532 -g 65532 /var/cache/forerun
