@@ -1,6 +1,7 @@
 """The loop every token goes through: one pass after another over all running sessions.
 
-    open what is new → wait for drafts where it pays → compose → forward (engine thread) → verify → settle → tell
+    open what is new → wait for drafts where it pays → compose → forward (engine thread) → verify → settle →
+    tell
 
 Read `Scheduler.run`. Nothing of torch runs here; nothing awaits in the engine.
 """
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import structlog
-from forerun.core.acceptance import Outcome, verify
-from forerun.core.draft_tree import Node
-from forerun.core.pacing import Pacing
 from forerun.engine.executor import EngineThread
 from numpy.typing import NDArray
 
+from forerun.core.acceptance import Outcome, verify
+from forerun.core.draft_tree import Node
+from forerun.core.pacing import Pacing
 from forerun.core.types import FinishReason, PassRecord, Settled, Verdict
 from forerun.engine.interface import Engine, PoolFullError, Segment
 from forerun.errors import InternalFault
@@ -113,7 +114,7 @@ class Scheduler:
     async def _await_drafts(self) -> None:
         """Give drafters that owe an answer the time that waiting for them pays, for all sessions at once."""
         started = time.monotonic_ns()
-        deadline = started + 1000 * self._pacing.wait_us([self._outlook(s) for s in self._decoding()])
+        deadline = started + 1000 * int(self._pacing.wait_us([s.outlook() for s in self._decoding()]))
         while (left := deadline - time.monotonic_ns()) > 0 and any(s.owed() for s in self._decoding()):
             self._sessions.heard.clear()
             try:
@@ -126,19 +127,13 @@ class Scheduler:
 
     def _compose(self) -> list[Turn]:
         """Choose the rows of the next pass: every decoding session, then prompts in equal shares."""
-        decoding = self._decoding()
-        limit = self._pacing.plan_limit(len(decoding))
-        turns: list[Turn] = []
-        rows_left = MAX_ROWS
-        for session in decoding[:MAX_ROWS]:
-            spare = rows_left - (len(decoding) - len(turns))
-            plan, stream = session.plan(min(limit, max(spare, 0)))
-            turns.append(Turn(session, 1, plan, stream, draws=True))
-            rows_left -= 1 + len(plan)
-        prompts = sorted(
-            (s for s in self._sessions.running.values() if s.num_pending > 1), key=lambda s: s.num_pending
-        )
-        budget = min(rows_left, PREFILL_ROWS_BESIDE_DECODING if turns else PREFILL_ROWS)
+        decoding = self._decoding()[:MAX_ROWS]
+        prompts = [s for s in self._sessions.running.values() if s.num_pending > 1]
+        prompts.sort(key=lambda s: s.num_pending)
+        budget = PREFILL_ROWS_BESIDE_DECODING if decoding else PREFILL_ROWS
+        budget = min(budget, MAX_ROWS - len(decoding), sum(s.num_pending for s in prompts))
+        lengths = self._pacing.allot([s.outlook() for s in decoding], budget, MAX_ROWS)
+        turns = [Turn(s, 1, *s.plan(length), draws=True) for s, length in zip(decoding, lengths, strict=True)]
         for index, session in enumerate(prompts):
             share = min(session.num_pending, budget // (len(prompts) - index))
             if share > 0:
@@ -149,14 +144,16 @@ class Scheduler:
     def _decoding(self) -> list[Session]:
         return [s for s in self._sessions.running.values() if s.num_pending == 1]
 
-    def _settle_all(self, turns: Sequence[Turn], logits: Sequence[NDArray[np.float32]], started_ns: int) -> None:
+    def _settle_all(
+        self, turns: Sequence[Turn], logits: Sequence[NDArray[np.float32]], started_ns: int
+    ) -> None:
         made = Pass(
             started_ns=started_ns,
             took_us=(time.monotonic_ns() - started_ns) // 1000,
             num_rows=sum(turn.num_fed + len(turn.plan) for turn in turns),
             num_sessions=len(turns),
         )
-        self._pacing.observe_pass(made.num_rows, made.took_us)
+        self._pacing.cost.observe(made.num_rows, made.took_us)
         metrics.observe_pass(made.num_rows, made.num_sessions, made.took_us)
         for turn, rows in zip(turns, logits, strict=True):
             session = turn.session
@@ -195,7 +192,6 @@ class Scheduler:
             num_prefilled=session.num_prefilled + turn.num_fed - 1,
         )
         session.ready_ns, session.wait_ns, session.num_prefilled = time.monotonic_ns(), 0, 0
-        self._pacing.observe_outcome(record.source, outcome)
         metrics.observe_outcome(record, len(token_ids))
         settled = Settled(base, token_ids, outcome.origins[: len(token_ids)], finish, record)
         self._tell_drafters(session, outcome, settled)
@@ -215,18 +211,20 @@ class Scheduler:
                 session.detach(stream)
                 continue
             tested, accepted = session.credit(stream, outcome)
-            tree = session.tree
+            tree, number = session.tree, stream.number
+            window = self._pacing.window(stream.survival, stream.num_passes, session.window)
+            tree.set_window(number, window)
             stream.push(
                 Verdict(
                     base=settled.base,
                     token_ids=settled.token_ids,
                     num_drafted=tested,
                     num_accepted=accepted,
-                    head_node=tree.head_node(stream.number),
-                    seen_id=tree.seen_id(stream.number),
-                    held=tree.held(stream.number),
-                    next_length=self._pacing.burst_length(stream.source),
-                    window=session.window,
+                    head_node=tree.head_node(number),
+                    seen_id=tree.seen_id(number),
+                    held=tree.held(number),
+                    next_length=self._pacing.burst_length(stream.survival),
+                    window=window,
                     finish_reason=settled.finish_reason,
                     pass_us=settled.record.pass_us if settled.record else 0,
                 )

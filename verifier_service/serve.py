@@ -8,10 +8,10 @@ import signal
 from collections.abc import Callable
 
 import structlog
-from forerun.core.pacing import Pacing
 from forerun.engine.executor import EngineThread
 from forerun.engine.load import load_engine
 
+from forerun.core.pacing import Pacing
 from forerun.core.types import TokenizerFiles
 from forerun.engine.interface import Engine
 from forerun.v1 import verifier_pb2_grpc as rpc
@@ -33,8 +33,9 @@ log = structlog.get_logger()
 async def serve(settings: Settings, announce: Callable[[str], None]) -> int:
     """Load, answer, and on SIGTERM or SIGINT drain; return the exit status.
 
-    `announce` is called with the bound address once sessions are taken. Raises ForerunError for settings that cannot
-    be served (unknown model, port taken, no TLS beyond loopback, wildcard address without `advertise`).
+    `announce` is called with the bound address once sessions are taken. Raises ForerunError for settings that
+    cannot be served (unknown model, port taken, no TLS beyond loopback, wildcard address without
+    `advertise`).
     """
     seen = telemetry.setup(
         "verifier", otlp_endpoint=settings.otlp_endpoint or None, metrics_port=settings.metrics_port or None

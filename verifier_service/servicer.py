@@ -6,26 +6,29 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import grpc
 import structlog
+
 from forerun.core.acceptance import check_law
 from forerun.core.limits import check_sampling, check_session_id, check_token_ids
 from forerun.core.pacing import Pacing
-
 from forerun.core.types import DraftMessage, FinishReason, Mode, ModelInfo, Settled, TokenizerFiles
 from forerun.errors import FailedPrecondition, ForerunError, InvalidRequest
 from forerun.v1 import verifier_pb2 as pb
 from forerun.v1 import verifier_pb2_grpc as rpc
 from forerun.wire import convert
-from forerun.wire.telemetry import extract
 from forerun.wire.peer import is_loopback_peer, peer_identities
+from forerun.wire.telemetry import extract
 from verifier_service import metrics
 from verifier_service.session import DecodeOrder, Session
 from verifier_service.sessions import Sessions
 from verifier_service.stream import DraftStream
 
 log = structlog.get_logger()
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Verifier(rpc.VerifierServiceServicer):
@@ -49,23 +52,21 @@ class Verifier(rpc.VerifierServiceServicer):
         self._capacity = capacity
         self._trusted = frozenset(trusted_drafters)
 
-    async def GetModel(  # noqa: N802
-        self, request: pb.VerifierServiceGetModelRequest, context: grpc.aio.ServicerContext
+    async def GetModel(
+        self, request: pb.VerifierServiceGetModelRequest, context: Context
     ) -> pb.VerifierServiceGetModelResponse:
         """Describe the target."""
         del request, context
         return pb.VerifierServiceGetModelResponse(model=convert.model_to_proto(self._model))
 
-    async def GetTokenizer(  # noqa: N802
-        self, request: pb.GetTokenizerRequest, context: grpc.aio.ServicerContext
+    async def GetTokenizer(
+        self, request: pb.GetTokenizerRequest, context: Context
     ) -> pb.GetTokenizerResponse:
         """Return the tokenizer's files."""
         del request, context
         return convert.tokenizer_to_proto(self._tokenizer)
 
-    async def Decode(  # noqa: N802
-        self, request: pb.DecodeRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.DecodeResponse]:
+    async def Decode(self, request: pb.DecodeRequest, context: Context) -> AsyncIterator[pb.DecodeResponse]:
         """Decode one session to its end."""
         order = self._order(request)
         session = self._sessions.admit(order, extract(context))
@@ -84,8 +85,8 @@ class Verifier(rpc.VerifierServiceServicer):
         finally:
             self._sessions.end(session, FinishReason.CANCELLED)
 
-    async def Verify(  # noqa: N802
-        self, request_iterator: AsyncIterator[pb.VerifyRequest], context: grpc.aio.ServicerContext
+    async def Verify(
+        self, request_iterator: AsyncIterator[pb.VerifyRequest], context: Context
     ) -> AsyncIterator[pb.VerifyResponse]:
         """Take one drafter's drafts for one session and answer with verdicts."""
         first = await anext(aiter(request_iterator), None)
@@ -98,7 +99,7 @@ class Verifier(rpc.VerifierServiceServicer):
         metrics.DRAFTERS_ATTACHED.inc()
         reader = asyncio.create_task(self._read(request_iterator, session, stream))
         try:
-            snapshot = session.snapshot(stream, self._pacing.burst_length(stream.source))
+            snapshot = session.snapshot(stream, self._pacing.burst_length(stream.survival))
             yield pb.VerifyResponse(snapshot=convert.snapshot_to_proto(snapshot))
             async for verdict in stream.verdicts():
                 yield pb.VerifyResponse(verdict=convert.verdict_to_proto(verdict))
@@ -133,12 +134,12 @@ class Verifier(rpc.VerifierServiceServicer):
                 check_law(law, token_id)
         laws = draft.laws if stream.laws else ()
         session.tree.graft(stream.number, draft.base, draft.parent, draft.first_id, draft.token_ids, laws)
-        turnaround_ns = stream.heard(draft.base, time.monotonic_ns())
+        turnaround_ns = stream.heard(draft.base, len(draft.token_ids), time.monotonic_ns())
         if turnaround_ns:
             metrics.WIRE_SECONDS.observe(turnaround_ns / 1e9)
         self._sessions.heard.set()
 
-    def _attach(self, attach: pb.Attach, context: grpc.aio.ServicerContext) -> tuple[Session, DraftStream]:
+    def _attach(self, attach: pb.Attach, context: Context) -> tuple[Session, DraftStream]:
         session = self._sessions.find(attach.session_id, attach.epoch, attach.attach_key)
         if attach.vocab_fingerprint != self._model.vocab_fingerprint:
             raise FailedPrecondition(
@@ -151,7 +152,9 @@ class Verifier(rpc.VerifierServiceServicer):
             raise InvalidRequest("a drafter must give its stable name", field="attach.drafter")
         trusted = is_loopback_peer(context) or not self._trusted.isdisjoint(peer_identities(context))
         laws = attach.ships_laws and trusted and session.order.mode is Mode.REJECTION
-        return session, session.attach(attach.drafter, attach.source, laws=laws)
+        return session, session.attach(
+            attach.drafter, attach.source, self._pacing.survival(attach.source), laws=laws
+        )
 
     def _order(self, request: pb.DecodeRequest) -> DecodeOrder:
         check_session_id(request.session_id)

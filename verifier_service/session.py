@@ -11,10 +11,13 @@ from opentelemetry.context import Context
 
 from forerun.core.acceptance import Decider, Outcome, decider
 from forerun.core.draft_tree import DraftTree, Node
-
+from forerun.core.pacing import Outlook
+from forerun.core.survival import Survival
 from forerun.core.types import FinishReason, Mode, Sampling, Settled, Snapshot, Verdict
 from forerun.errors import ForerunError
 from verifier_service.stream import DraftStream
+
+NOTHING = Survival()  # of a session without drafters; never consulted for a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,9 @@ class Counts:
 class Session:
     """State of one `Decode` call.
 
-    Invariants: `computed` leading positions of the settled text have KV in the engine; `computed < tree.base`, so
-    the last settled token is always fed before its successor is drawn; nothing is settled after `finished`.
+    Invariants: `computed` leading positions of the settled text have KV in the engine; `computed <
+    tree.base`, so the last settled token is always fed before its successor is drawn; nothing is settled
+    after `finished`.
     """
 
     order: DecodeOrder
@@ -91,37 +95,55 @@ class Session:
         """Settled tokens that must be fed before the next token can be drawn; at least 1."""
         return self.base - self.computed
 
-    def plan(self, limit: int) -> tuple[tuple[Node, ...], int | None]:
-        """Return the chain to check now and, in rejection mode, the stream whose chain it is.
+    def plan(self, length: int) -> tuple[tuple[Node, ...], int | None]:
+        """Return the chain of at most `length` to check now and, in rejection mode, the stream whose it is.
 
-        Never longer than `limit` nor than what can still be settled. In rejection mode the stream is chosen by
-        what earlier passes accepted, and the length by counts alone, never by the drafted tokens (selection rule).
+        The stream is chosen by what earlier passes accepted and the length by counts alone, never by the
+        tokens drafted (selection rule).
         """
-        room = min(limit, self.order.last_position - self.base - 1)
-        stream = self._proven_stream() if self.order.mode is Mode.REJECTION else None
-        if self.order.mode is Mode.REJECTION and stream is None:
-            return (), None
-        return self.tree.plan(max(room, 0), stream), stream
+        if self.tree.merge:
+            return self.tree.plan(min(length, self.room)), None
+        proven = self.proven_stream()
+        return (
+            (self.tree.plan(min(length, self.room), proven.number), proven.number) if proven else ((), None)
+        )
 
-    def _proven_stream(self) -> int | None:
-        drafting = [s for s in self.streams.values() if not s.detached]
-        return max(drafting, key=lambda s: (s.num_accepted, -s.number)).number if drafting else None
+    def proven_stream(self) -> DraftStream | None:
+        """The stream that earlier passes accepted most of; the first to attach on ties."""
+        return max(self.streams.values(), key=lambda s: (s.num_accepted, -s.number), default=None)
+
+    def outlook(self) -> Outlook:
+        """What this session offers the next pass, as pacing sees it."""
+        proven = self.proven_stream()
+        available = (
+            self.tree.depth(proven.number if proven and not self.tree.merge else None) if proven else 0
+        )
+        owing = None
+        if proven and not available and proven.owes(self.base) and proven.turnaround_ns:
+            owing = proven.turnaround_ns / 1000
+        survival = proven.survival if proven else NOTHING
+        return Outlook(survival, min(available, self.room), owing, proven.answers if proven else 0.0)
+
+    @property
+    def room(self) -> int:
+        """Drafted tokens that could still be settled before the closing token."""
+        return max(self.order.last_position - self.base - 1, 0)
 
     def owed(self) -> bool:
-        """Whether nothing is there to check and a drafter has not yet spoken about the settled text."""
-        return not self.tree.num_nodes and any(s.owes(self.base) for s in self.streams.values())
+        """Whether nothing is there to check and the drafter that counts has not yet spoken about this text."""
+        proven = self.proven_stream()
+        return proven is not None and not self.tree.num_nodes and proven.owes(self.base)
 
     def credit(self, stream: DraftStream, outcome: Outcome) -> tuple[int, int]:
         """Count how many of the tested and of the accepted nodes were this stream's; return both."""
-        tested = sum(stream.number in node.owners for node in outcome.tested)
-        accepted = sum(stream.number in node.owners for node in outcome.tested[: outcome.num_accepted])
-        stream.num_tested += tested
-        stream.num_accepted += accepted
+        accepted = sum(stream.number in node.owners for node in outcome.accepted)
+        tested = accepted + any(stream.number in node.owners for node in outcome.refused)
+        stream.learn(tested, accepted)
         return tested, accepted
 
     def source_of(self, outcome: Outcome) -> str:
         """Name the source whose token was tested first; empty when none was."""
-        owners = outcome.tested[0].owners if outcome.tested else ()
+        owners = next((node.owners for node in (*outcome.accepted, *outcome.refused)), set[int]())
         return next((s.source for s in self.streams.values() if s.number in owners), "")
 
     def cut(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason]:
@@ -138,12 +160,12 @@ class Session:
                 return tuple(kept), FinishReason.LENGTH
         return tuple(kept), FinishReason.NONE
 
-    def attach(self, drafter: str, source: str, *, laws: bool) -> DraftStream:
+    def attach(self, drafter: str, source: str, survival: Survival, *, laws: bool) -> DraftStream:
         """Join a drafter; its older stream, if any, is replaced."""
         for old in [s for s in self.streams.values() if s.drafter == drafter]:
             self.detach(old)
         self._last_stream += 1
-        stream = DraftStream(self._last_stream, drafter, source, laws=laws)
+        stream = DraftStream(self._last_stream, drafter, source, survival, laws=laws)
         self.streams[stream.number] = stream
         self.tree.open_stream(stream.number, self.window)
         return stream

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from forerun.core.survival import Survival
 from forerun.core.types import FinishReason, Verdict
 
 UNREAD_LIMIT_NS = 5_000_000_000  # a drafter that leaves a verdict unread this long is detached
@@ -15,18 +16,21 @@ UNREAD_LIMIT_NS = 5_000_000_000  # a drafter that leaves a verdict unread this l
 class DraftStream:
     """Verdicts for one drafter, merged while unsent, so that a slow reader costs one message of memory."""
 
-    def __init__(self, number: int, drafter: str, source: str, *, laws: bool) -> None:
+    def __init__(self, number: int, drafter: str, source: str, survival: Survival, *, laws: bool) -> None:
         self.number = number
         self.drafter = drafter
         self.source = source
+        self.survival = survival
         self.laws = laws  # its laws are trusted in rejection mode
         self.detached = False
         self.said_end = False  # the last verdict is queued
-        self.num_tested = 0
+        self.num_passes = 0
         self.num_accepted = 0
+        self.window = 1  # as last told; 0: it was told to stop
         self.answered_base = -1  # the last settled length a message of this stream spoke about
         self.told_ns = time.monotonic_ns()  # when it was last told something
         self.turnaround_ns = 0  # learned: from verdict to the first message about it; 0 unknown
+        self.answers = 1.0  # learned: share of first messages about a verdict that hold tokens
         self._unsent: Verdict | None = None
         self._unsent_since_ns = 0
         self._wake = asyncio.Event()
@@ -35,6 +39,7 @@ class DraftStream:
         """Queue a verdict; one that is still unsent takes this one in."""
         now = time.monotonic_ns()
         self.told_ns = now
+        self.window = verdict.window
         self.said_end = verdict.finish_reason is not FinishReason.NONE
         if self._unsent is None:
             self._unsent, self._unsent_since_ns = verdict, now
@@ -46,18 +51,26 @@ class DraftStream:
         """Whether a verdict has been left unread for longer than a drafter may."""
         return self._unsent is not None and now_ns - self._unsent_since_ns > UNREAD_LIMIT_NS
 
-    def heard(self, base: int, now_ns: int) -> int:
+    def learn(self, num_tested: int, num_accepted: int) -> None:
+        """Take in what one pass decided about this stream's tokens."""
+        self.num_passes += 1
+        self.num_accepted += num_accepted
+        if num_tested:
+            self.survival.observe(num_tested, num_accepted)
+
+    def heard(self, base: int, num_tokens: int, now_ns: int) -> int:
         """Note a message about the settled length `base`; return its turnaround if it is the first, else 0."""
         if base <= self.answered_base:
             return 0
         self.answered_base = base
+        self.answers += ((num_tokens > 0) - self.answers) / 8
         taken = max(now_ns - self.told_ns, 1)
         self.turnaround_ns = taken if not self.turnaround_ns else (3 * self.turnaround_ns + taken) // 4
         return taken
 
     def owes(self, base: int) -> bool:
         """Whether nothing has come yet about the settled length `base`."""
-        return not self.detached and self.answered_base < base
+        return not self.detached and self.window > 0 and self.answered_base < base
 
     def close(self) -> None:
         """End the stream; `verdicts` stops after what is queued."""

@@ -1,0 +1,114 @@
+"""When to check drafts, how many of them, and when to wait: what makes drafting never slower than plain
+decoding.
+
+Pure: no clock, no I/O. All that is learned comes from decided tests, counts and times, never from drafted
+tokens, so in rejection mode every choice made here keeps the selection rule.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.core.pass_cost import PassCost
+from forerun.core.survival import Survival
+
+MAX_BURST = 12  # drafted tokens a burst has at most
+MIN_REACH = 0.1  # a burst ends where a token would be reached less often than this
+HOPELESS = 0.04  # below this first-token acceptance a drafter costs more than it can give
+ENOUGH_TESTS = 12.0  # tests before a drafter is called hopeless
+RETRY_PASSES = 48  # a drafter that was told to stop is tried again after so many passes
+RETRY_WINDOW = 2
+JITTER = 1.5  # a wait lasts at most this many expected turnarounds
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What one decoding session offers the next pass.
+
+    `available`: drafted tokens in its tree along one chain. `turnaround_us`: expected time until a drafter
+    that owes an answer gives it; None when nobody owes one. `answers`: share of answers of that drafter that
+    hold tokens.
+    """
+
+    survival: Survival
+    available: int
+    turnaround_us: float | None = None
+    answers: float = 1.0
+
+
+class Pacing:
+    """Decides for all sessions of one verifier."""
+
+    def __init__(self) -> None:
+        self.cost = PassCost()
+        self._sources: dict[str, Survival] = {}
+
+    def survival(self, source: str) -> Survival:
+        """A fresh estimate for one session of `source`, resting on what the source did elsewhere."""
+        return Survival(self._sources.setdefault(source, Survival()))
+
+    def burst_length(self, survival: Survival) -> int:
+        """Tokens the next burst should have; at least 1."""
+        return max(1, sum(reach >= MIN_REACH for reach in survival.reach(MAX_BURST)))
+
+    def window(self, survival: Survival, passes: int, limit: int) -> int:
+        """Undecided tokens a drafter may have in flight after `passes` passes of the session: 0 stops it.
+
+        A hopeless drafter is stopped, and let in again for a short try every `RETRY_PASSES` passes.
+        """
+        if survival.num_tests < ENOUGH_TESTS or survival.at(0) >= HOPELESS:
+            return limit
+        return min(limit, RETRY_WINDOW) if passes % RETRY_PASSES == 0 else 0
+
+    def allot(self, outlooks: Sequence[Outlook], other_rows: int, max_rows: int) -> list[int]:
+        """Plan length of each session: spare rows go where they settle most, for as long as they pay.
+
+        Starts from one row a session (`other_rows` more for prompts); a further row pays while the tokens it
+        adds per microsecond it adds exceed what the pass yields so far. Never more than `max_rows` in all.
+        """
+        lengths = [0] * len(outlooks)
+        num_rows, tokens = len(outlooks) + other_rows, float(len(outlooks))
+        offers = [(-o.survival.at(0), index, 0) for index, o in enumerate(outlooks) if o.available]
+        heapq.heapify(offers)
+        while offers and num_rows < max_rows:
+            negative_reach, index, depth = heapq.heappop(offers)
+            added_us = self.cost.us(num_rows + 1) - self.cost.us(num_rows)
+            if -negative_reach * self.cost.us(num_rows) < tokens * added_us:
+                break
+            lengths[index] += 1
+            num_rows += 1
+            tokens -= negative_reach
+            if depth + 1 < outlooks[index].available:
+                further = negative_reach * outlooks[index].survival.at(depth + 1)
+                heapq.heappush(offers, (further, index, depth + 1))
+        return lengths
+
+    def wait_us(self, outlooks: Sequence[Outlook]) -> float:
+        """Longest time worth waiting, before the next pass, for the answers that are owed; 0: start now.
+
+        Compares tokens per microsecond of waiting once for them with passing plainly meanwhile and finding
+        what is left of them one turnaround later (a draft in flight stays good with the first-token
+        acceptance each pass).
+        """
+        owed = [o for o in outlooks if o.turnaround_us is not None]
+        plain_us = self.cost.us(len(outlooks))
+        if not owed or plain_us <= 0:
+            return 0.0
+        wait = max(o.turnaround_us or 0.0 for o in owed)
+        passes = max(1, math.ceil(wait / plain_us))
+        now = later = 0.0
+        for outlook in outlooks:
+            length = self.burst_length(outlook.survival)
+            if outlook.turnaround_us is None:
+                gain = sum(outlook.survival.reach(min(length, outlook.available)))
+                now += (1 + gain) / (wait + plain_us)
+                later += (1 + gain) / plain_us
+            else:
+                gain = outlook.answers * sum(outlook.survival.reach(length))
+                kept = outlook.survival.at(0) ** passes * gain
+                now += (1 + gain) / (wait + plain_us)
+                later += (passes + 1 + kept) / ((passes + 1) * plain_us)
+        return JITTER * wait if now > later else 0.0
