@@ -32,11 +32,13 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def open_channel(address: str, tls: Tls) -> grpc.aio.Channel:
+def open_channel(address: str, tls: Tls, *, server_name: str = "") -> grpc.aio.Channel:
     """A channel to `host:port`, connecting on first use; mutual TLS when `tls` is enabled.
 
-    The caller closes it.
+    The caller closes it. `server_name`: the name the peer's certificate carries where that is not `address`
+    itself (a pod dialled by IP that is certified under its service's name).
     """
-    if tls.enabled:
-        return grpc.aio.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    if not tls.enabled:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=(*CHANNEL_OPTIONS, *named))
