@@ -17,7 +17,7 @@ from forerun.core.survival import Survival
 
 MAX_BURST = 12  # drafted tokens a burst has at most
 MIN_REACH = 0.1  # a burst ends where a token would be reached less often than this
-HOPELESS = 0.04  # below this first-token acceptance a drafter costs more than it can give
+HOPELESS = 0.06  # below this first-token acceptance a drafter costs more than it can give
 ENOUGH_TESTS = 12.0  # tests before a drafter is called hopeless
 RETRY_PASSES = 48  # a drafter that was told to stop is tried again after so many passes
 RETRY_WINDOW = 2

@@ -1,0 +1,148 @@
+"""Pacing never gives rows or time away, and learns who is worth them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.core.pacing import Outlook, Pacing
+from forerun.core.pass_cost import PassCost
+from forerun.core.survival import Survival
+
+
+def learned(acceptance: float, *, tests: int = 60, length: int = 8, seed: int = 1) -> Survival:
+    survival, rng = Survival(Survival()), random.Random(seed)
+    for _ in range(tests):
+        accepted = 0
+        while accepted < length and rng.random() < acceptance:
+            accepted += 1
+        survival.observe(min(accepted + 1, length), accepted)
+    return survival
+
+
+def costed(first_us: float = 20_000.0, *, per_row_us: float = 1_000.0) -> Pacing:
+    pacing = Pacing()
+    for _ in range(40):
+        for rows in (2, 4, 8, 16, 32, 64, 128):
+            pacing.cost.observe(rows, first_us + per_row_us * rows)
+    return pacing
+
+
+def test_survival_converges_to_the_acceptance_it_sees() -> None:
+    assert learned(0.8, tests=400).at(0) == pytest.approx(0.8, abs=0.12)
+    assert learned(0.05, tests=400).at(0) < 0.15
+
+
+def test_a_session_starts_from_what_its_source_did_elsewhere() -> None:
+    pacing = Pacing()
+    first = pacing.survival("ngram")
+    for _ in range(100):
+        first.observe(1, 0)
+    assert pacing.survival("ngram").at(0) < 0.06
+    assert pacing.survival("model:x").at(0) == pytest.approx(0.5)
+
+
+@given(st.integers(0, 20), st.integers(0, 20))
+def test_reach_falls_with_depth(tested: int, accepted: int) -> None:
+    survival = Survival()
+    survival.observe(tested, min(accepted, tested))
+    reach = survival.reach(24)
+    assert all(0 < later < earlier < 1 for earlier, later in zip(reach, reach[1:], strict=False))
+
+
+def test_cost_is_learned_from_the_passes_made() -> None:
+    cost = PassCost()
+    assert cost.us(5) == 0
+    for _ in range(60):
+        for rows in (2, 5, 8, 16, 40):
+            cost.observe(rows, 10_000 + 500 * rows)
+    for rows in (2, 8, 16):
+        assert cost.us(rows) == pytest.approx(10_000 + 500 * rows, rel=0.1)
+    assert cost.us(1) == cost.us(2)
+
+
+def test_the_padding_row_of_a_one_session_pass_is_always_used() -> None:
+    assert costed().allot([Outlook(learned(0.02), 8)], 0, 512) == [1]
+
+
+def test_hopeless_drafts_get_no_paid_row_and_good_ones_all_that_pay() -> None:
+    pacing = costed()
+    hopeless, good = learned(0.02), learned(0.95)
+    lengths = pacing.allot([Outlook(hopeless, 8)] * 4 + [Outlook(good, 8)] * 4, 0, 512)
+    assert lengths[:4] == [0] * 4
+    assert min(lengths[4:]) >= 6
+
+
+def test_rows_are_spent_less_freely_when_each_costs_more() -> None:
+    outlooks = [Outlook(learned(0.6), 12)] * 8
+    cheap = costed(per_row_us=100).allot(outlooks, 0, 512)
+    dear = costed(per_row_us=15_000).allot(outlooks, 0, 512)
+    assert sum(cheap) > sum(dear)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 0.99), st.integers(0, 16)), min_size=1, max_size=12),
+    st.integers(0, 64),
+    st.integers(12, 128),
+)
+def test_allotment_keeps_every_bound(offers: list[tuple[float, int]], other_rows: int, max_rows: int) -> None:
+    outlooks = [Outlook(learned(acceptance, tests=20), available) for acceptance, available in offers]
+    lengths = costed().allot(outlooks, other_rows, max_rows)
+    assert all(0 <= length <= outlook.available for length, outlook in zip(lengths, outlooks, strict=True))
+    assert sum(lengths) <= max(max_rows - other_rows - len(outlooks), 0)
+
+
+def test_allotment_is_at_least_as_good_as_any_fixed_length() -> None:
+    pacing = costed()
+    for acceptance in (0.1, 0.4, 0.7, 0.95):
+        for num_sessions in (1, 4, 16):
+            survival = learned(acceptance)
+            outlooks = [Outlook(survival, 12)] * num_sessions
+            chosen = _rate(pacing, outlooks, pacing.allot(outlooks, 0, 512))
+            for length in range(13):
+                assert chosen >= 0.99 * _rate(pacing, outlooks, [length] * num_sessions)
+
+
+def _rate(pacing: Pacing, outlooks: list[Outlook], lengths: list[int]) -> float:
+    tokens = sum(1 + sum(o.survival.reach(n)) for o, n in zip(outlooks, lengths, strict=True))
+    return tokens / pacing.cost.us(len(outlooks) + sum(lengths))
+
+
+def test_nothing_is_waited_for_when_nobody_owes_or_nothing_is_known() -> None:
+    assert costed().wait_us([Outlook(learned(0.9), 0)]) == 0
+    assert Pacing().wait_us([Outlook(learned(0.9), 0, 1_000.0)]) == 0
+
+
+def test_a_good_drafter_that_answers_fast_is_waited_for_and_a_slow_or_bad_one_is_not() -> None:
+    pacing = costed()
+    good, bad = learned(0.9), learned(0.03)
+    assert pacing.wait_us([Outlook(good, 0, 1_000.0)]) > 1_000
+    assert pacing.wait_us([Outlook(bad, 0, 3_000.0)]) == 0
+    assert pacing.wait_us([Outlook(good, 0, 500_000.0)]) == 0
+
+
+def test_a_drafter_that_mostly_has_nothing_to_say_is_not_waited_for() -> None:
+    assert costed().wait_us([Outlook(learned(0.5), 0, 4_000.0, answers=0.05)]) == 0
+
+
+def test_many_ready_sessions_are_not_held_up_for_one() -> None:
+    pacing = costed()
+    ready = [Outlook(learned(0.9), 6)] * 15
+    assert pacing.wait_us([*ready, Outlook(learned(0.9), 0, 10_000.0)]) == 0
+
+
+def test_a_hopeless_drafter_is_stopped_and_tried_again() -> None:
+    pacing, hopeless = Pacing(), learned(0.0)
+    windows = [pacing.window(hopeless, passes, 32) for passes in range(1, 200)]
+    assert windows.count(0) > 180
+    assert 0 < len([w for w in windows if w]) < 10
+    assert pacing.window(learned(0.5), 7, 32) == 32
+
+
+def test_a_new_drafter_is_given_its_chance() -> None:
+    fresh = Pacing().survival("ngram")
+    assert Pacing().window(fresh, 0, 32) == 32
+    assert Pacing().burst_length(fresh) >= 1
