@@ -72,15 +72,16 @@ class Answer:
 
 
 class Client:
-    """One channel to a gateway; leaving the `async with` closes it. Every method raises the server's ForerunError."""
+    """One channel to a gateway; leaving the `async with` closes it. Methods raise the server's errors."""
 
     def __init__(self, address: str, *, tls: Tls | None = None, api_key: str = "") -> None:
         self.address = address
-        self._channel = open_channel(address, tls or Tls())
-        self._stub = gateway_pb2_grpc.GatewayServiceStub(self._channel)
+        self._tls = tls or Tls()
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
 
     async def __aenter__(self) -> Self:
+        self._channel = open_channel(self.address, self._tls)  # belongs to the loop it is opened in
+        self._stub = gateway_pb2_grpc.GatewayServiceStub(self._channel)
         return self
 
     async def __aexit__(
@@ -90,7 +91,7 @@ class Client:
 
     async def serving(self, timeout_s: float = 2.0) -> bool:
         """Return whether a gateway answers here and says that it is ready."""
-        stub = health_pb2_grpc.HealthStub(self._channel)
+        stub = health_pb2_grpc.HealthStub(self._channel)  # type: ignore[no-untyped-call]
         try:
             reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except grpc.RpcError:

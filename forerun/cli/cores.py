@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Threads of each verifier and of each model drafter; look-up drafters compute next to nothing and get one."""
+    """Threads of each verifier and of each model drafter; a look-up drafter computes next to nothing."""
 
     verifier: int
     drafter: int
@@ -28,8 +28,9 @@ def is_lookup(source: str) -> bool:
 def share_out(cores: int, *, verifiers: int, sources: Sequence[str]) -> Shares:
     """Return thread counts that never put two spinning processes on one core.
 
-    Measured on two cores beside a busy model drafter, one pass of the verifier takes 1208 ms with 2 + 2 threads, 94
-    with 2 + 1 and 51 with 1 + 1. A model drafter gets a quarter of the cores, at least one; the verifiers what is left.
+    Measured on two cores beside a busy model drafter, one pass of the verifier takes 1208 ms with 2 + 2
+    threads, 94 with 2 + 1 and 51 with 1 + 1. A model drafter gets a quarter of the cores, at least one;
+    the verifiers what is left.
     """
     models = sum(not is_lookup(source) for source in sources)
     drafter = max(1, cores // (4 * models)) if models else 1

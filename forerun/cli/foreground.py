@@ -32,8 +32,8 @@ def fail(message: str, status: int = 1) -> typer.Exit:
 def run(main: Coroutine[object, object, T]) -> T:
     """Return what `main` returns.
 
-    Ctrl-C, SIGTERM and SIGHUP cancel it, so that its clean-up runs, and exit with 128 + signal; a second one ends at
-    once, and the tethered children with it. A ForerunError becomes one message and status 1.
+    Ctrl-C, SIGTERM and SIGHUP cancel it, so that its clean-up runs, and exit with 128 + signal; a second one
+    ends at once, and the tethered children with it. A ForerunError becomes one message and status 1.
     """
     received: list[signal.Signals] = []
 

@@ -6,7 +6,6 @@ import json
 import sys
 from contextlib import AsyncExitStack
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from rich.console import Console
 
 from forerun.cli.client import DEFAULT_ADDRESS, Answer, Client
 from forerun.cli.cores import available_cores, share_out
+from forerun.cli.flags import ApiKey, AsJson, Target, TlsCa, TlsCert, TlsKey
 from forerun.cli.foreground import progress_console, run
 from forerun.cli.origins import OriginPrinter
 from forerun.cli.progress import start_local
@@ -35,30 +35,46 @@ class AcceptanceName(StrEnum):
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to answer; - reads it from stdin.")],
-    max_tokens: Annotated[int, typer.Option(help="Most new tokens.")] = 256,
+    *,
+    max_tokens: Annotated[int | None, typer.Option(help="Most new tokens (default: 256).")] = None,
     temperature: Annotated[float, typer.Option(help="0: always the most probable token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Keep the smallest set of at least this probability.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Keep this many tokens; 0 keeps all.")] = 0,
-    min_p: Annotated[float, typer.Option(help="Keep tokens of this fraction of the largest probability.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="With a temperature: the same seed, the same text.")] = None,
-    acceptance: Annotated[AcceptanceName, typer.Option(help="Rule by which drafts are accepted.")] = AcceptanceName.AUTO,
+    min_p: Annotated[
+        float, typer.Option(help="Keep tokens of this fraction of the largest probability.")
+    ] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="With a temperature: the same seed, the same text.")
+    ] = None,
+    acceptance: Annotated[
+        AcceptanceName, typer.Option(help="Rule by which drafts are accepted.")
+    ] = AcceptanceName.AUTO,
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; repeatable.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")
+    ] = False,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Decode without any drafter.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when complete.")] = False,
+    as_json: AsJson = False,
     color: Annotated[bool | None, typer.Option(help="Colour the text by each token's origin.")] = None,
-    gateway: Annotated[str | None, typer.Option(help=f"Gateway to ask (default: {DEFAULT_ADDRESS} if one runs there).", envvar="FORERUN_GATEWAY")] = None,
-    model: Annotated[str, typer.Option(help="Model of the private stack, where no gateway runs.")] = "smollm2",
-    source: Annotated[list[str] | None, typer.Option(help="Drafter of the private stack; repeatable.")] = None,
-    api_key: Annotated[str, typer.Option(envvar="FORERUN_API_KEY", help="Key the gateway asks for.")] = "",
-    tls_cert: Annotated[Path | None, typer.Option(envvar="FORERUN_TLS_CERT")] = None,
-    tls_key: Annotated[Path | None, typer.Option(envvar="FORERUN_TLS_KEY")] = None,
-    tls_ca: Annotated[Path | None, typer.Option(envvar="FORERUN_TLS_CA")] = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Gateway to ask (default: {DEFAULT_ADDRESS} if one runs there).", envvar="FORERUN_GATEWAY"
+        ),
+    ] = None,
+    model: Target = "smollm2",
+    source: Annotated[
+        list[str] | None, typer.Option(help="Drafter of the private stack; repeatable.")
+    ] = None,
+    api_key: ApiKey = "",
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Answer PROMPT.
 
-    The prompt is a chat message unless --raw. Without --gateway, and with none running at the default address, a
-    private stack is started for this one answer and stopped afterwards.
+    The prompt is a chat message unless --raw. Without --gateway, and with none running at the default
+    address, a private stack is started for this one answer and stopped afterwards.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
     request = GenerationRequest(
@@ -71,15 +87,19 @@ def generate(
         stop=tuple(stop or ()),
         no_draft=no_draft,
     )
-    check_flags(request)
-    tls = Tls(tls_cert, tls_key, tls_ca)
+    check_flags(request, text)
+    asked = Client(gateway or DEFAULT_ADDRESS, tls=Tls(tls_cert, tls_key, tls_ca), api_key=api_key)
     coloured = sys.stdout.isatty() if color is None else color
     sources = [] if no_draft else (source or ["ngram"])
 
     async def body() -> None:
         async with AsyncExitStack() as exits:
-            client = await _client(exits, gateway, tls, api_key, model, sources)
-            printer = None if as_json else OriginPrinter(client, _stdout(coloured=coloured), coloured=coloured)
+            client = await exits.enter_async_context(asked)
+            if gateway is None and not await client.serving():
+                client = await _private(exits, model, sources)
+            printer = (
+                None if as_json else OriginPrinter(client, _stdout(coloured=coloured), coloured=coloured)
+            )
             answer = Answer()
             async for event in client.generate(request):
                 answer.take(event)
@@ -93,33 +113,29 @@ def generate(
     run(body())
 
 
-async def _client(
-    exits: AsyncExitStack, gateway: str | None, tls: Tls, api_key: str, model: str, sources: list[str]
-) -> Client:
-    client = await exits.enter_async_context(Client(gateway or DEFAULT_ADDRESS, tls=tls, api_key=api_key))
-    if gateway or await client.serving():
-        return client
+async def _private(exits: AsyncExitStack, model: str, sources: list[str]) -> Client:
     shares = share_out(available_cores(), verifiers=1, sources=sources)
     stack = await exits.enter_async_context(Stack(model=model, shares=shares))
-    private = await start_local(stack, sources, progress_console())
-    return await exits.enter_async_context(Client(private.address))
+    gateway = await start_local(stack, sources, progress_console())
+    return await exits.enter_async_context(Client(gateway.address))
 
 
 def _stdout(*, coloured: bool) -> Console:
-    return Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=True, force_terminal=coloured or None)
+    return Console(
+        file=sys.stdout, highlight=False, markup=False, soft_wrap=True, force_terminal=coloured or None
+    )
 
 
-def check_flags(request: GenerationRequest) -> None:
+def check_flags(request: GenerationRequest, prompt: str) -> None:
     """The request is one that some server could answer; else one usage error (exit 2) names the flag."""
     try:
         limits.check_sampling(request.sampling)
+        limits.check_seed(request.seed)
         limits.check_stop(request.stop)
-        if request.max_tokens is not None and request.max_tokens < 1:
-            raise InvalidRequest("max_tokens must be at least 1", field="max_tokens")
-        if request.seed is not None and not 0 <= request.seed < 1 << 64:
-            raise InvalidRequest("seed must be from 0 to 2^64 - 1", field="seed")
-        if request.messages == (("user", ""),) or request.prompt == "":
-            raise InvalidRequest("the prompt is empty", field="prompt")
+        # The lengths that no model's context could allow; its own limit is the server's to know.
+        limits.check_lengths(
+            min(1, len(prompt)), 1 if request.max_tokens is None else request.max_tokens, 1 << 33
+        )
     except InvalidRequest as fault:
         raise typer.BadParameter(fault.message) from fault
 

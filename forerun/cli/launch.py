@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from forerun.errors import InvalidRequest, Unavailable
+from forerun.wire.address import Address
 
 TETHER = Path(__file__).with_name("tether.py")
-TAIL_LINES = 40  # of a child's log, kept for the message that says how it died
+LAST_LINES = 12  # of a child's log, kept for the message that says how it died
 LINE_LIMIT_BYTES = 1 << 20
 
 ReadyLine = Callable[[str], "dict[str, str] | None"]
@@ -36,6 +38,27 @@ def service_ready(line: str) -> dict[str, str] | None:
     return {key: value for key, value in said.items() if isinstance(value, str)}
 
 
+def log_entry(line: str) -> dict[str, Any] | None:
+    """Return what a service logged as JSON; None for a line that is no entry."""
+    if not line.startswith("{"):
+        return None
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) and "event" in said else None
+
+
+def readable(line: str) -> str:
+    """Return a log line as a person reads it."""
+    entry = log_entry(line)
+    if entry is None:
+        return line
+    hidden = {"event", "timestamp", "service", "logger"}
+    facts = [f"{key}={value}" for key, value in entry.items() if key not in hidden]
+    return " ".join([str(entry["event"]), *facts])
+
+
 def free_port() -> int:
     """Return a port of 127.0.0.1 that nothing listened on a moment ago."""
     with socket.socket() as probe:
@@ -44,23 +67,21 @@ def free_port() -> int:
 
 
 def check_free(address: str, flag: str) -> None:
-    """Return if `address` (host:port) can be listened on; else raise InvalidRequest naming the flag to change."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise InvalidRequest(f"{flag} must be host:port, not {address!r}", field=flag)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
+    """Return if `address` (host:port) can be listened on; else raise InvalidRequest naming the flag."""
+    where = Address.parse(address, flag)
+    with socket.socket(socket.AF_INET6 if ":" in where.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host.strip("[]"), int(port)))
+            probe.bind((where.host, where.port))
         except OSError as fault:
             raise InvalidRequest(
-                f"cannot listen on {address}: {fault.strerror or fault}; choose another with {flag}", field=flag
+                f"cannot listen on {address}: {fault.strerror or fault}; choose another with {flag}",
+                field=flag,
             ) from fault
 
 
 class Child:
-    """One local process. `command` may be read again for every start, so that a restart can keep its addresses."""
+    """One local process. `command` is read again for every start, so that a restart keeps its addresses."""
 
     def __init__(
         self,
@@ -72,11 +93,11 @@ class Child:
         log: Log | None = None,
     ) -> None:
         self.name = name
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.listeners: list[Log] = [log] if log else []
+        self.tail: deque[str] = deque(maxlen=LAST_LINES)
         self._command = command
         self._is_ready = ready
         self._env = {**os.environ, **(env or {})}
-        self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
         self._ready: asyncio.Future[dict[str, str]] | None = None
@@ -92,10 +113,10 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> dict[str, str]:
-        """Start the process; return what its ready line said. Raises Unavailable, with its last lines, if it dies first."""
+        """Start the process; return what its ready line said. Raises Unavailable if it dies first."""
         self.tail.clear()
         self._ready = asyncio.get_running_loop().create_future()
-        # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which stops its children in order.
+        # A session of its own: Ctrl-C reaches the launcher alone, which stops its children in order.
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *self._command(),
             stdin=asyncio.subprocess.DEVNULL,
@@ -130,11 +151,11 @@ class Child:
                 self._ready.set_result(said)
                 continue
             self.tail.append(line)
-            if self._log:
-                self._log(self.name, line)
+            for listen in self.listeners:
+                listen(self.name, line)
 
     async def wait(self) -> int:
-        """Return the exit status once the process has ended and all it said has been read; negative: a signal."""
+        """Return the exit status once the process has ended and its output is read; negative: a signal."""
         if self._process is None:
             return 0
         status = await self._process.wait()
@@ -147,8 +168,16 @@ class Child:
         how = "ended" if status is None else f"exited with status {status}"
         if status is not None and status < 0:
             how = f"was killed by {signal.Signals(-status).name}"
-        last = "\n".join(f"    {line}" for line in list(self.tail)[-12:])
+        last = "\n".join(f"    {readable(line)}" for line in self.tail)
         return f"{self.name} {how} {when}".rstrip() + (f"; its last lines:\n{last}" if last else "")
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time it has used so far; 0 when it does not run or the system does not say."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system time
 
     def send(self, number: signal.Signals) -> None:
         """The process has been sent a signal, if it runs."""

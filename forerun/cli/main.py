@@ -45,12 +45,12 @@ class LazyCommands(TyperGroup):
 
 
 def _typer(**options: Any) -> typer.Typer:
-    return typer.Typer(
-        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options
-    )
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
 
 
-app = _typer(cls=LazyCommands, no_args_is_help=True, help="A small model runs ahead; a large one has the last word.")
+app = _typer(
+    cls=LazyCommands, no_args_is_help=True, help="A small model runs ahead; a large one has the last word."
+)
 
 
 @app.callback()

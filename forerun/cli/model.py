@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from forerun.cli.foreground import progress_console
-
-
-def cache_folder() -> Path:
-    """Return the folder in which Forerun keeps converted models and local sessions."""
-    return Path(os.environ.get("FORERUN_CACHE") or Path.home() / ".cache" / "forerun")
 
 
 def model() -> None:

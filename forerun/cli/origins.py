@@ -29,7 +29,7 @@ def legend() -> Text:
 
 
 def coloured(session: StoredSession) -> Text:
-    """Return a stored session's answer, each token in its origin's colour. The session must be read with its passes."""
+    """Return a stored session's answer (read with its passes), each token in its origin's colour."""
     origins = [origin for settled in session.passes for origin in settled.origins]
     text = Text()
     for piece, origin in zip(session.token_texts, origins, strict=True):
@@ -62,7 +62,9 @@ class OriginPrinter:
             _, finished = answer.complete()
             passes, tokens = finished.speculation.passes, finished.usage.completion_tokens
             self._console.print(legend())
-            self._console.print(f"{tokens} tokens in {passes} passes, session {self._session_id}", style="dim")
+            self._console.print(
+                f"{tokens} tokens in {passes} passes, session {self._session_id}", style="dim"
+            )
 
     async def _styled(self, delta: Delta) -> Text:
         kinds = set(delta.origins)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from forerun.cli.launch import log_entry
 from forerun.cli.stack import LocalService, Stack
 from forerun.errors import Unavailable
 
@@ -22,13 +23,27 @@ async def start(stack: Stack, services: Sequence[LocalService], console: Console
         def ready(service: LocalService) -> None:
             progress.update(lines[service.name], completed=1, description=f"{service.name} is ready")
 
-        await stack.start(services, on_ready=ready)
+        def loading(name: str, line: str) -> None:
+            entry = log_entry(line)
+            if entry and entry["event"] == "loading":
+                what, percent = entry.get("what", ""), entry.get("percent", 0)
+                progress.update(
+                    lines[name], completed=percent / 100, description=f"{name}: {what} {percent} %"
+                )
+
+        for service in services:
+            service.child.listeners.append(loading)
+        try:
+            await stack.start(services, on_ready=ready)
+        finally:
+            for service in services:
+                service.child.listeners.remove(loading)
 
 
 async def start_local(
     stack: Stack, sources: Sequence[str], console: Console, *, gateway_flags: Sequence[str] = ()
 ) -> LocalService:
-    """Return the gateway of a small private stack that has started: a store, a verifier, a drafter for each source."""
+    """Return the gateway of a private stack that has started: store, verifier, a drafter for each source."""
     prepare(stack.model, console)
     store, verifier = stack.add_store(), stack.add_verifier()
     drafters = [stack.add_drafter(source) for source in sources]
@@ -39,15 +54,13 @@ async def start_local(
 
 
 def prepare(model: str, console: Console) -> None:
-    """The packaged model, if that is what is asked for, is converted and cached. Raises Unavailable if it cannot be."""
+    """The packaged model, if it is asked for, is converted and cached. Raises Unavailable if it cannot be."""
     from forerun.cli.model import is_cached
 
     if model != "smollm2" or is_cached():
         return
     # In a process of its own: the launcher stays free of torch.
-    done = subprocess.run(
-        [sys.executable, "-m", "forerun.cli", "model"], stdout=sys.stderr, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "forerun.cli", "model"], stdout=sys.stderr, check=False)
     if done.returncode != 0:
         raise Unavailable("the packaged model could not be converted; `forerun model` says why")
     console.print("model converted", style="dim")

@@ -1,4 +1,4 @@
-"""Prompt files: one JSON object a line, `{"id", "category", "turns": [first, …]}`; the first turn is the prompt."""
+"""Prompt files: a JSON object a line, `{"id", "category", "turns": [first, …]}`; the first turn is asked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Prompt:
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
-    """Return the file's prompts, at most `limit`. Raises InvalidRequest naming the line that is not a prompt."""
+    """Return the file's prompts, at most `limit`. Raises InvalidRequest, naming the line at fault."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as fault:

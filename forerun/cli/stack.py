@@ -1,4 +1,4 @@
-"""A whole Forerun on this machine: a Redis-protocol server, verifiers, drafters and gateways as local processes."""
+"""A whole Forerun on this machine: a Redis-protocol server, verifiers, drafters, gateways; each a process."""
 
 from __future__ import annotations
 
@@ -144,6 +144,16 @@ class Stack:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
+    def cpu_seconds(self) -> float:
+        """Return the processor time all services have used so far; 0 where the system does not say."""
+        return sum(service.child.cpu_seconds() for service in self.services)
+
+    async def remove(self, services: Sequence[LocalService]) -> None:
+        """These services have ended, one after the other, and are no longer part of the stack."""
+        for service in services:
+            await service.child.stop(self.grace_s + 1)
+            self.services.remove(service)
+
     async def stop(self) -> None:
         """Nothing of the stack runs, and its temporary folders are gone."""
         try:
@@ -177,8 +187,7 @@ class Stack:
 
 
 def _service(role: Role) -> list[str]:
-    module = "gateway" if role == "gateway" else f"{role}_service"
-    return [sys.executable, "-m", module]
+    return [sys.executable, "-m", "forerun.cli", role]
 
 
 def valkey_binary() -> Path:

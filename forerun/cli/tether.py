@@ -1,9 +1,9 @@
 """Runs a command that cannot outlive the process that launched it.
 
-Started as a script of its own (`python -I -S tether.py PARENT_PID COMMAND …`), so that nothing of Forerun is imported
-and nothing runs between fork and exec in the launcher. The kernel's parent-death signal survives exec, so even a
-launcher that is killed with SIGKILL leaves nothing behind. It fires when the launching *thread* ends: launch from the
-main thread. Linux only; elsewhere the command runs untethered.
+Started as a script of its own (`python -I -S tether.py PARENT_PID COMMAND …`), so that nothing of Forerun is
+imported and nothing runs between fork and exec in the launcher. The kernel's parent-death signal survives
+exec, so even a launcher that is killed with SIGKILL leaves nothing behind. It fires when the launching
+*thread* ends: launch from the main thread. Linux only; elsewhere the command runs untethered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def tether(parent: int) -> None:
-    """This process is killed when `parent` (the pid that launched it) ends, or ends now if it has ended already."""
+    """From now on this process is killed when `parent`, the pid that launched it, ends."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -13,11 +13,12 @@ import typer
 from rich.console import Console
 
 from forerun.cli.cores import available_cores, share_out
+from forerun.cli.flags import Dtype, Target
 from forerun.cli.foreground import progress_console, run
-from forerun.cli.launch import Log, check_free
-from forerun.cli.model import cache_folder
+from forerun.cli.launch import Log, check_free, readable
 from forerun.cli.progress import prepare, start
 from forerun.cli.stack import LocalService, Stack
+from forerun.engine.cache_folder import cache_folder
 from forerun.errors import Unavailable
 
 COLORS = {"store": "magenta", "verifier": "cyan", "drafter": "green", "gateway": "yellow"}
@@ -34,15 +35,25 @@ class Fsync(StrEnum):
 
 
 def up(
-    model: Annotated[str, typer.Option(help="Target: smollm2, a folder, a .gguf file, or a hub id.")] = "smollm2",
-    source: Annotated[list[str] | None, typer.Option(help="Drafter: ngram or model:SPEC; repeatable (default: ngram).")] = None,
+    *,
+    model: Target = "smollm2",
+    source: Annotated[
+        list[str] | None, typer.Option(help="Drafter: ngram or model:SPEC; repeatable (default: ngram).")
+    ] = None,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Start no drafter.")] = False,
     http: Annotated[str, typer.Option(help="Address of the OpenAI-compatible door.")] = "127.0.0.1:8080",
     grpc: Annotated[str, typer.Option(help="Address of the gRPC door.")] = "127.0.0.1:8081",
-    redis_url: Annotated[str | None, typer.Option(help="Use this Redis instead of starting one.", envvar="FORERUN_REDIS_URL")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where sessions are kept (default: in the cache, one folder a gRPC port).")] = None,
-    fsync: Annotated[Fsync, typer.Option(help="always: no power cut loses a token; everysec: up to one second of them.")] = Fsync.ALWAYS,
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    redis_url: Annotated[
+        str | None, typer.Option(help="Use this Redis instead of starting one.", envvar="FORERUN_REDIS_URL")
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where sessions are kept (default: in the cache, one folder a gRPC port)."),
+    ] = None,
+    fsync: Annotated[
+        Fsync, typer.Option(help="always: no power cut loses a token; everysec: up to one second of them.")
+    ] = Fsync.ALWAYS,
+    dtype: Dtype = "bfloat16",
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what the services log.")] = False,
 ) -> None:
     """Start a store, a verifier, drafters and a gateway on this machine; Ctrl-C stops them."""
@@ -82,11 +93,18 @@ def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[
     (gateway,) = stack.by_role("gateway")
     http = gateway.addresses["http"]
     others = [f"verifier {one.address}" for one in stack.by_role("verifier")]
-    others += [f"drafter {one.address} ({s})" for one, s in zip(stack.by_role("drafter"), sources, strict=True)]
+    others += [
+        f"drafter {one.address} ({s})" for one, s in zip(stack.by_role("drafter"), sources, strict=True)
+    ]
     console.print(f"[bold green]ready[/]  http://{http}/v1  ·  grpc {gateway.address}  ·  Ctrl-C stops")
     console.print(f"       {'  ·  '.join(others)}  ·  store {store_url}", style="dim")
     body = '{"messages": [{"role": "user", "content": "Name three rivers."}]}'
-    console.print(f"try    curl http://{http}/v1/chat/completions -H 'content-type: application/json' -d '{body}'", style="dim", soft_wrap=True, markup=False)
+    console.print(
+        f"try    curl http://{http}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        style="dim",
+        soft_wrap=True,
+        markup=False,
+    )
     console.print("or     forerun generate 'Name three rivers.'", style="dim", markup=False)
 
 
@@ -94,7 +112,7 @@ def _printer(console: Console) -> Log:
     def log(name: str, line: str) -> None:
         color = COLORS[name.partition("-")[0]]
         console.print(f"[{color}]{name:>10}[/] ", end="")
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(readable(line), markup=False, soft_wrap=True)
 
     return log
 
@@ -113,7 +131,9 @@ async def _keep(service: LocalService, console: Console) -> None:
             backoff_s = FIRST_BACKOFF_S
         console.print(f"forerun: {service.child.obituary('')}", style="red", markup=False)
         while True:
-            console.print(f"forerun: starting {service.name} again in {backoff_s:g} s", style="yellow", markup=False)
+            console.print(
+                f"forerun: starting {service.name} again in {backoff_s:g} s", style="yellow", markup=False
+            )
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
             try:

@@ -26,7 +26,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token at which two answers part; None where one has ended. `before`: the tokens they share just before."""
+    """The first token at which two answers part; None where one has ended. `before`: what they share."""
 
     prompt_id: str
     position: int
@@ -55,7 +55,8 @@ def first_difference(prompt_id: str, plain: Sequence[int], drafted: Sequence[int
     if list(plain) == list(drafted):
         return None
     shared = next(
-        (i for i, (a, b) in enumerate(zip(plain, drafted, strict=False)) if a != b), min(len(plain), len(drafted))
+        (i for i, (a, b) in enumerate(zip(plain, drafted, strict=False)) if a != b),
+        min(len(plain), len(drafted)),
     )
     return Difference(
         prompt_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -42,7 +43,7 @@ class Reference:
         """Return the plain answer's token ids."""
         return self.answers[key(prompt)]
 
-    def texts(self, prompts: list[Prompt]) -> list[tuple[list[int], list[int]]]:
+    def texts(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], list[int]]]:
         """Return (prompt ids, answer ids) of each prompt."""
         return [(self.prompt_ids[key(one)], self.answers[key(one)]) for one in prompts]
 
@@ -53,7 +54,7 @@ def key(prompt: Prompt) -> str:
 
 
 def load(path: Path, conditions: Conditions) -> Reference:
-    """Return what the file holds for these conditions; an empty reference where it holds nothing or is not there."""
+    """Return what the file holds for these conditions; nothing if it is not there. Raises InvalidRequest."""
     stored = _read(path).get(_label(conditions))
     if stored is None:
         return Reference(conditions)

@@ -1,0 +1,67 @@
+"""The drafters of an audit, from useless to perfect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.cli.audit.reference import Reference
+from forerun.cli.prompts import Prompt
+from forerun.cli.stack import Stack
+from forerun.core.types import TokenizerFiles
+
+RANDOM_LAYERS, RANDOM_HIDDEN = 1, 64
+REPLAY_ERROR = 0.2  # of the replayed tokens are wrong
+REPLAY_DELAY_MS = 60  # at most; about two passes of the target, so that many drafts come late
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What drafters are made of."""
+
+    stack: Stack
+    model: str
+    tokenizer: TokenizerFiles
+    vocab_size: int
+    plain: Reference
+
+
+def is_model(drafter: str) -> bool:
+    """Return whether this drafter computes, and so needs cores of its own."""
+    return drafter in {"random", "target"} or drafter.startswith("model:")
+
+
+async def source_of(drafter: str, material: Material, prompts: Sequence[Prompt]) -> str:
+    """Return the drafter source that a name stands for; any other name is a source already."""
+    if drafter == "target":
+        return f"model:{material.model}"
+    if drafter == "random":
+        return f"model:{await asyncio.to_thread(_save_random_model, material)}"
+    if drafter == "replay":
+        return _save_replay(material, prompts)
+    return drafter
+
+
+def _save_random_model(material: Material) -> str:
+    from forerun.engine.random_model import save_random_model
+
+    folder = material.stack.temporary_folder("random")
+    save_random_model(
+        folder,
+        like=material.tokenizer,
+        vocab_size=material.vocab_size,
+        layers=RANDOM_LAYERS,
+        hidden=RANDOM_HIDDEN,
+        seed=0,
+    )
+    return str(folder)
+
+
+def _save_replay(material: Material, prompts: Sequence[Prompt]) -> str:
+    path = material.stack.temporary_folder("replay") / "texts.jsonl"
+    with path.open("w") as file:
+        for prompt_ids, answer in material.plain.texts(prompts):
+            file.write(json.dumps({"token_ids": prompt_ids + answer}) + "\n")
+    return f"replay:{path}?error={REPLAY_ERROR}&delay_ms={REPLAY_DELAY_MS}&seed=0"
