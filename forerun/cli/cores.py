@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +12,6 @@ class Shares:
 
     verifier: int
     drafter: int
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_lookup(source: str) -> bool:
@@ -35,8 +29,3 @@ def share_out(cores: int, *, verifiers: int, sources: Sequence[str]) -> Shares:
     models = sum(not is_lookup(source) for source in sources)
     drafter = max(1, cores // (4 * models)) if models else 1
     return Shares(verifier=max(1, (cores - drafter * models) // max(1, verifiers)), drafter=drafter)
-
-
-def thread_env(threads: int) -> dict[str, str]:
-    """Return the variables that hold a process to this many threads."""
-    return {name: str(threads) for name in ("FORERUN_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}

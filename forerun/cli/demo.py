@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forerun.cli.client import Answer, Client
-from forerun.cli.cores import available_cores, share_out
+from forerun.cli.cores import share_out
 from forerun.cli.flags import Target
 from forerun.cli.foreground import progress_console, run
 from forerun.cli.generate import ratio
@@ -20,6 +20,7 @@ from forerun.cli.origins import coloured, legend
 from forerun.cli.progress import start_local
 from forerun.cli.stack import Stack
 from forerun.core.types import Origin, Sampling
+from forerun.engine.cores import usable_cores
 from gateway.request import GenerationRequest
 
 CODE = """Add a type annotation to each parameter. Return the whole function.
@@ -95,7 +96,7 @@ def faults(row: Row) -> list[str]:
 
 
 async def _demo(console: Console, max_tokens: int, model: str) -> list[Row]:
-    shares = share_out(available_cores(), verifiers=1, sources=["ngram"])
+    shares = share_out(usable_cores(), verifiers=1, sources=["ngram"])
     rows: list[Row] = []
     async with Stack(model=model, shares=shares) as stack:
         gateway = await start_local(stack, ["ngram"], progress_console())

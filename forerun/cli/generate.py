@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from forerun.cli.client import DEFAULT_ADDRESS, Answer, Client
-from forerun.cli.cores import available_cores, share_out
+from forerun.cli.cores import share_out
 from forerun.cli.flags import ApiKey, AsJson, Target, TlsCa, TlsCert, TlsKey
 from forerun.cli.foreground import progress_console, run
 from forerun.cli.origins import OriginPrinter
@@ -20,6 +20,7 @@ from forerun.cli.progress import start_local
 from forerun.cli.stack import Stack
 from forerun.core import limits
 from forerun.core.types import Acceptance, Sampling
+from forerun.engine.cores import usable_cores
 from forerun.errors import InvalidRequest
 from forerun.wire.tls import Tls
 from gateway.request import GenerationRequest
@@ -114,7 +115,7 @@ def generate(
 
 
 async def _private(exits: AsyncExitStack, model: str, sources: list[str]) -> Client:
-    shares = share_out(available_cores(), verifiers=1, sources=sources)
+    shares = share_out(usable_cores(), verifiers=1, sources=sources)
     stack = await exits.enter_async_context(Stack(model=model, shares=shares))
     gateway = await start_local(stack, sources, progress_console())
     return await exits.enter_async_context(Client(gateway.address))

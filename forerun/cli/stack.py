@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from forerun.cli.cores import Shares, is_lookup, thread_env
+from forerun.cli.cores import Shares, is_lookup
 from forerun.cli.launch import Child, Log, free_port
+from forerun.engine.cores import environment_for
 from forerun.errors import Unavailable
 
 Role = Literal["store", "verifier", "drafter", "gateway"]
@@ -178,7 +179,7 @@ class Stack:
     def _child(self, role: Role, command: Callable[[], list[str]], threads: int) -> Child:
         number = len(self.by_role(role)) + 1
         name = role if number == 1 else f"{role}-{number}"
-        return Child(name, command, env=thread_env(threads), log=self._log)
+        return Child(name, command, env=environment_for(threads), log=self._log)
 
     def _add(self, role: Role, child: Child, addresses: dict[str, str]) -> LocalService:
         service = LocalService(role, child, addresses)

@@ -12,13 +12,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from forerun.cli.cores import available_cores, share_out
+from forerun.cli.cores import share_out
 from forerun.cli.flags import Dtype, Target
 from forerun.cli.foreground import progress_console, run
 from forerun.cli.launch import Log, check_free, readable
 from forerun.cli.progress import prepare, start
 from forerun.cli.stack import LocalService, Stack
 from forerun.engine.cache_folder import cache_folder
+from forerun.engine.cores import usable_cores
 from forerun.errors import Unavailable
 
 COLORS = {"store": "magenta", "verifier": "cyan", "drafter": "green", "gateway": "yellow"}
@@ -64,7 +65,7 @@ def up(
         check_free(http, "--http")
         check_free(grpc, "--grpc")
         prepare(model, console)
-        shares = share_out(available_cores(), verifiers=1, sources=sources)
+        shares = share_out(usable_cores(), verifiers=1, sources=sources)
         log = _printer(console) if verbose else None
         async with Stack(model=model, dtype=dtype, shares=shares, log=log) as stack:
             store_url = redis_url or _store(stack, grpc, data_dir, fsync)

@@ -85,8 +85,10 @@ def test_an_end_without_a_pass_is_no_round():
     [
         (
             PARTLY,
-            "drafted bell will soon ring  target bell will ring  "
-            "accepted 2  corrected soon → ring  torn up 2  settled 3",
+            (
+                "drafted bell will soon ring  target bell will ring  accepted 2  corrected soon → ring  "
+                "torn up 2  settled 3"
+            ),
         ),
         (
             ALL,

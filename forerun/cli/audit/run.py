@@ -15,12 +15,13 @@ from forerun.cli.audit.compare import Counts, Difference, Outcome, first_differe
 from forerun.cli.audit.drafters import Material, is_model, source_of
 from forerun.cli.audit.reference import Conditions, Reference
 from forerun.cli.client import Answer, Client
-from forerun.cli.cores import available_cores, share_out
+from forerun.cli.cores import share_out
 from forerun.cli.progress import prepare, start
 from forerun.cli.prompts import Prompt
 from forerun.cli.stack import Stack
 from forerun.cli.verifier_client import describe
 from forerun.core.types import Exactness, Sampling
+from forerun.engine.cores import usable_cores
 from gateway.request import GenerationRequest
 
 NO_DRAFTER = "none"
@@ -53,7 +54,7 @@ async def run_audit(settings: AuditSettings, console: Console) -> Findings:
     """Return what comparing every drafter's answers with the plain ones found. Raises ForerunError."""
     prepare(settings.model, console)
     models = ["model:"] if any(is_model(one) for one in settings.drafters) else []
-    shares = share_out(available_cores(), verifiers=1, sources=models)
+    shares = share_out(usable_cores(), verifiers=1, sources=models)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     async with Stack(model=settings.model, dtype=settings.dtype, shares=shares) as stack:
         store, verifier = stack.add_store(fsync="everysec"), stack.add_verifier()

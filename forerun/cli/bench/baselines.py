@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from forerun.engine.convert import ensure_smollm2
+
 Timed = tuple[tuple[int, ...], float, float]  # answer ids, seconds, seconds to the first token
 
 
@@ -26,7 +28,7 @@ class TransformersGenerate:
 
         torch.set_num_threads(threads)
         folder = _weights(model)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
 
     def answer(self, prompt_ids: Sequence[int], max_tokens: int) -> Timed:
         import torch
@@ -96,6 +98,4 @@ class BareEngine:
 
 
 def _weights(model: str) -> Path | str:
-    from forerun.engine.convert import ensure_smollm2
-
     return ensure_smollm2() if model == "smollm2" else model

@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from forerun.cli.bench.single import BenchSettings, Run
-from forerun.cli.cores import available_cores
+from forerun.engine.cores import usable_cores
 
 PAIRS = (("plain", "transformers"), ("ngram", "plain"), ("ngram", "transformers"), ("plain", "engine"))
 NAMES = {
@@ -48,7 +48,7 @@ def summary(settings: BenchSettings, runs: Sequence[Run]) -> dict[str, Any]:
             "max_tokens": settings.max_tokens,
             "rounds": settings.rounds,
             "prompts": len(settings.prompts),
-            "cores": available_cores(),
+            "cores": usable_cores(),
             "load_before": os.getloadavg()[1],
             "machine": platform.processor() or platform.machine(),
             "python": platform.python_version(),

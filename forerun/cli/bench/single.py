@@ -12,11 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from forerun.cli.bench.baselines import BareEngine, Baseline, TransformersGenerate
 from forerun.cli.client import Answer, Client
-from forerun.cli.cores import available_cores, share_out
+from forerun.cli.cores import share_out
 from forerun.cli.progress import prepare, start
 from forerun.cli.prompts import Prompt
 from forerun.cli.stack import Stack
 from forerun.cli.verifier_client import describe
+from forerun.engine.cores import usable_cores
 from gateway.request import GenerationRequest
 from gateway.text import Tokenizer
 
@@ -56,7 +57,7 @@ async def run_single(settings: BenchSettings, console: Console) -> list[Run]:
     """Return every run. Each of our two set-ups has its own verifier: neither finds the other's KV."""
     prepare(settings.model, console)
     shares = share_out(
-        available_cores(), verifiers=1, sources=["ngram"]
+        usable_cores(), verifiers=1, sources=["ngram"]
     )  # only one of the two computes at a time
     with ThreadPoolExecutor(1, thread_name_prefix="baseline") as thread:
         async with Stack(model=settings.model, dtype=settings.dtype, shares=shares) as stack:
@@ -98,7 +99,7 @@ class Bench:
         settings, loop = self._settings, asyncio.get_running_loop()
         for name, kind in (("transformers", TransformersGenerate), ("engine", BareEngine)):
             self._baselines[name] = await loop.run_in_executor(
-                self._thread, kind, settings.model, settings.dtype, available_cores()
+                self._thread, kind, settings.model, settings.dtype, usable_cores()
             )
 
     async def measure(self, console: Console) -> list[Run]:
