@@ -35,14 +35,20 @@ def _kubectl() -> None:
 def compose(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Cluster]:
     """compose("cpu", "mtls", …): that overlay with those components, in a copy of k8s/."""
 
-    def build(overlay: str, *components: str, edit: Callable[[Path], None] | None = None) -> Cluster:
+    def build(
+        overlay: str,
+        *components: str,
+        namespace: str = "",
+        edit: Callable[[Path], None] | None = None,
+    ) -> Cluster:
         folder = tmp_path_factory.mktemp("k8s") / "k8s"
         shutil.copytree(K8S, folder)
         if edit is not None:
             edit(folder)
         own = folder / "overlays" / "composed"
         own.mkdir()
-        kustomization = {
+        kustomization: dict[str, object] = {
+            **({"namespace": namespace} if namespace else {}),
             "resources": [f"../{overlay}"],
             "components": [f"../../components/{name}" for name in components],
         }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import kubernetes_validate
 import pytest
 
+from tests.k8s.call_graph import edges
 from tests.k8s.cluster import K8S, Cluster, pod_spec
 from tests.k8s.conftest import BROUGHT, COMPOSITIONS
 from tests.k8s.pod_security import loose_pods
@@ -83,6 +84,17 @@ def test_only_redis_goes_without_a_disruption_budget(cluster: Cluster) -> None:
     for budget in cluster.of("PodDisruptionBudget"):
         workload = cluster.workload(budget["metadata"]["name"])
         assert budget["spec"]["maxUnavailable"] < workload["spec"].get("replicas", 2)
+
+
+def test_an_overlay_of_ones_own_moves_everything_to_another_namespace(
+    compose: Callable[..., Cluster],
+) -> None:
+    cluster = compose("gpu", "mtls", "metrics", "tracing", "autoscaling", namespace="elsewhere")
+    (namespace,) = cluster.of("Namespace")
+    assert namespace["metadata"]["name"] == "elsewhere"
+    others = [item for item in cluster.objects if item is not namespace]
+    assert {item["metadata"]["namespace"] for item in others} == {"elsewhere"}
+    assert edges(cluster) == edges(compose("gpu", "mtls", "metrics", "tracing", "autoscaling"))
 
 
 def test_model_services_are_headless_so_that_single_replicas_are_found(cluster: Cluster) -> None:
