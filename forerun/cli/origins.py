@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
@@ -15,6 +17,7 @@ STYLES = {
     Origin.CORRECTION: "red",
     Origin.BONUS: "cyan",
 }
+SPLIT_CHARS = 4  # at most so many characters pass between two pieces that can be found
 NAMES = {
     Origin.PLAIN: "plain",
     Origin.DRAFTED: "drafted and accepted",
@@ -28,13 +31,25 @@ def legend() -> Text:
     return Text(" · ").join(Text(NAMES[origin], style=STYLES[origin]) for origin in STYLES)
 
 
+def paint(text: str, pieces: Sequence[str], origins: Sequence[Origin]) -> Text:
+    """Return the text, each token's piece of it in its origin's colour.
+
+    Pieces need not add up to the text: special tokens have no place in it, and a character may be split
+    among tokens.
+    """
+    painted, at = Text(), 0
+    for piece, origin in zip(pieces, origins, strict=True):
+        found = text.find(piece, at, at + len(piece) + SPLIT_CHARS)
+        if piece and found >= 0:
+            painted.append(text[at : found + len(piece)], style=STYLES[origin])
+            at = found + len(piece)
+    return painted.append(text[at:], style=STYLES[origins[-1]] if origins else "")
+
+
 def coloured(session: StoredSession) -> Text:
     """Return a stored session's answer (read with its passes), each token in its origin's colour."""
     origins = [origin for settled in session.passes for origin in settled.origins]
-    text = Text()
-    for piece, origin in zip(session.token_texts, origins, strict=True):
-        text.append(piece, style=STYLES[origin])
-    return text
+    return paint(session.text, session.token_texts, origins)
 
 
 class OriginPrinter:
@@ -74,10 +89,7 @@ class OriginPrinter:
             return Text(delta.text, style=STYLES[kinds.pop()])
         # Where in the text one token ends and the next begins, only the gateway's tokenizer knows.
         session = await self._client.session(self._session_id, passes=True)
-        pieces = session.token_texts[delta.offset : delta.offset + len(delta.origins)]
-        if "".join(pieces) != delta.text:  # some was held back, or came late
-            return Text(delta.text, style=STYLES[delta.origins[0]])
-        return Text.assemble(*((piece, STYLES[o]) for piece, o in zip(pieces, delta.origins, strict=True)))
+        return paint(delta.text, session.token_texts[delta.offset :][: len(delta.origins)], delta.origins)
 
     def _print(self, text: Text) -> None:
         if text.plain:
