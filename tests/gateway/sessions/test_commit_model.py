@@ -1,4 +1,4 @@
-"""The commit script against a model of it in Python, over random histories of two owners with lost replies."""
+"""The commit script against a model in Python, over random histories of two owners with lost replies."""
 
 from __future__ import annotations
 
