@@ -27,7 +27,7 @@ LOOKUP_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session as Redis holds it; `passes` and `token_texts` (one per answer token) only when asked for."""
+    """A session as Redis holds it; the passes and the texts of their tokens only when asked for."""
 
     session_id: str
     token_ids: tuple[int, ...]
@@ -38,6 +38,7 @@ class StoredSession:
     finish_reason: FinishReason
     passes: tuple[Settled, ...] = ()
     token_texts: tuple[str, ...] = ()
+    plan_texts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -139,6 +140,7 @@ class Client:
             finish_reason=convert.finish_reason_from_proto(reply.finish_reason),
             passes=tuple(convert.settled_from_proto(one) for one in reply.passes),
             token_texts=tuple(reply.token_texts),
+            plan_texts=tuple(reply.plan_texts),
         )
 
 

@@ -14,7 +14,6 @@ from forerun.cli.client import DEFAULT_ADDRESS, Client, StoredSession
 from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey
 from forerun.cli.foreground import run
 from forerun.cli.rounds import Round, TextOf, line, rounds
-from forerun.errors import InvalidRequest
 from forerun.wire.tls import Tls
 
 SLOWNESS = 20.0  # a pass of 25 ms takes half a second
@@ -55,11 +54,14 @@ def replay(
 
 
 def text_by_id(session: StoredSession) -> TextOf:
-    """Return how a token of this session reads; a token that is not in its answer reads as its number."""
-    ids = [token for settled in session.passes for token in settled.token_ids]
-    if len(ids) != len(session.token_texts):
-        raise InvalidRequest("the gateway sent another number of token texts than of tokens")
-    known = dict(zip(ids, session.token_texts, strict=True))
+    """Return how a token that this session drafted or settled reads; any other reads as its number."""
+    records = [one.record for one in session.passes if one.record]
+    settled = [token for one in session.passes for token in one.token_ids]
+    planned = [token for record in records for token in record.plan_token_ids]
+    # An older gateway says nothing of what was planned.
+    known = dict(zip(planned, session.plan_texts, strict=False)) | dict(
+        zip(settled, session.token_texts, strict=False)
+    )
     return lambda token: known.get(token, f"#{token}")
 
 

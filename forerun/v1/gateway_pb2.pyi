@@ -606,6 +606,7 @@ class GetSessionResponse(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     PASSES_FIELD_NUMBER: _builtins.int
     TOKEN_TEXTS_FIELD_NUMBER: _builtins.int
+    PLAN_TEXTS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session."""
     status: Global___SessionStatus.ValueType
@@ -634,6 +635,10 @@ class GetSessionResponse(_message.Message):
     def token_texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Text of each token of `passes`, in order; only when asked for."""
 
+    @_builtins.property
+    def plan_texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Text of each token of the passes' plans, in order; only when asked for."""
+
     def __init__(
         self,
         *,
@@ -648,10 +653,11 @@ class GetSessionResponse(_message.Message):
         finish_reason: _sampling_pb2.FinishReason.ValueType = ...,
         passes: _abc.Iterable[_verifier_pb2.Settled] | None = ...,
         token_texts: _abc.Iterable[_builtins.str] | None = ...,
+        plan_texts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "epoch", b"epoch", "finish_reason", b"finish_reason", "mode", b"mode", "passes", b"passes", "prompt_length", b"prompt_length", "seed", b"seed", "session_id", b"session_id", "status", b"status", "text", b"text", "token_ids", b"token_ids", "token_texts", b"token_texts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "epoch", b"epoch", "finish_reason", b"finish_reason", "mode", b"mode", "passes", b"passes", "plan_texts", b"plan_texts", "prompt_length", b"prompt_length", "seed", b"seed", "session_id", b"session_id", "status", b"status", "text", b"text", "token_ids", b"token_ids", "token_texts", b"token_texts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
