@@ -95,7 +95,7 @@ class Rejection:
         if not candidates:
             return draw(target, self._draw.random()), False
         x, draft = candidates[0].token_id, candidate_law(candidates[0])
-        if accepts(target, draft, x, self._accept.random()):
+        if self._accept.random() < accept_prob(target, draft, x):  # a uniform in [0, 1): 0 never, 1 always
             return x, True
         return draw(residual(target, draft, len(logits)), self._draw.random()), False
 
@@ -111,10 +111,10 @@ def candidate_law(candidate: Candidate) -> Law:
     return Law(given.token_ids, given.probs / given.probs.sum())
 
 
-def accepts(target: Law, draft: Law, token_id: int, u: float) -> bool:
-    """Whether `u`, uniform in [0, 1), accepts the token: probability min(1, p/q), and never where p is 0."""
-    p = prob(target, token_id)
-    return p > 0 and u * prob(draft, token_id) < p
+def accept_prob(target: Law, draft: Law, token_id: int) -> float:
+    """The probability min(1, p/q) with which a token drawn from `draft` is kept; 0 where p is 0."""
+    p, q = prob(target, token_id), prob(draft, token_id)
+    return p / q if p < q else float(p > 0)
 
 
 def residual(target: Law, draft: Law, vocab_size: int) -> Law:
@@ -256,7 +256,7 @@ def verify(
     num_tested = num_salvaged = 0
     waiting: tuple[Node, ...] = ()
     for row in range(len(plan) + 1):
-        waiting = tree.children(plan[row - 1] if row else None, None if tree.merge else stream)
+        waiting = _candidates(tree, plan, row, stream)
         candidates = [Candidate(node.token_id, node.law) for node in waiting]
         token_id, drafted = decider.decide(logits[row], tree.base + row, candidates)
         token_ids.append(token_id)
@@ -282,6 +282,15 @@ def verify(
         tuple(accepted),
         refused,
     )
+
+
+def _candidates(tree: DraftTree, plan: Sequence[Node], row: int, stream: int | None) -> tuple[Node, ...]:
+    """What is tested at a row. A planned node stays so even if its stream was closed during the pass."""
+    planned = plan[row : row + 1]
+    if planned and not tree.merge:
+        return tuple(planned)
+    children = tree.children(plan[row - 1] if row else None, None if tree.merge else stream)
+    return children if set(planned) <= set(children) else (*planned, *children)
 
 
 def _origin_undrafted(row: int, waiting: Sequence[Node]) -> Origin:

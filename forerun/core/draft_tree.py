@@ -27,7 +27,7 @@ class Node:
     law: Law | None = None  # what the token was drawn from; None: look-up
     late: bool = False  # its message named an older settled length than the one at its arrival
     owners: set[int] = field(default_factory=set)  # streams that drafted it
-    children: list[Node] = field(default_factory=list)  # in order of arrival
+    children: list[Node] = field(default_factory=list, repr=False)  # in order of arrival
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class DraftTree:
         if stream in self._streams:
             self._streams[stream].window = window
 
-    def graft(  # noqa: PLR0917 (the fields of the message, in its order)
+    def graft(
         self,
         stream: int,
         base: int,
