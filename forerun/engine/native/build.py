@@ -14,8 +14,8 @@ from pathlib import Path
 
 from forerun.engine.cache_folder import arriving_whole, cache_folder
 
-SOURCES = ("forward.c", "attention.h", "linear.h", "vector.h")
-FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-std=gnu11", "-w")
+SOURCES = ("forward.c", "attention.h", "linear.h", "team.h", "vector.h")
+FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-std=gnu11", "-pthread", "-w")
 # The machine's own instruction set, under the names compilers know it by; the last attempt is the baseline.
 MACHINES = (("-march=native",), ("-mcpu=native",), ())
 
@@ -38,16 +38,15 @@ def load_kernels() -> Kernels:
     compiler = _compiler()
     reasons = []
     for machine in MACHINES:
-        for openmp in _openmp_flags():
-            flags = (*FLAGS, *machine, *openmp)
-            build = _build_name(compiler, flags)
-            path = cache_folder() / "kernels" / f"{build}.so"
-            try:
-                if not path.exists():
-                    _compile(compiler, flags, path)
-                return Kernels(ctypes.CDLL(str(path)), build)
-            except (OSError, subprocess.SubprocessError) as error:
-                reasons.append(_reason(error))
+        flags = (*FLAGS, *machine)
+        build = _build_name(compiler, flags)
+        path = cache_folder() / "kernels" / f"{build}.so"
+        try:
+            if not path.exists():
+                _compile(compiler, flags, path)
+            return Kernels(ctypes.CDLL(str(path)), build)
+        except (OSError, subprocess.SubprocessError) as error:
+            reasons.append(_reason(error))
     raise KernelsUnavailableError(f"{compiler} could not build the kernels: {reasons[0]}")
 
 
@@ -59,19 +58,11 @@ def _compiler() -> str:
     raise KernelsUnavailableError("no C compiler (cc, gcc or clang) on the path")
 
 
-def _openmp_flags() -> list[tuple[str, ...]]:
-    """Link torch's own OpenMP runtime where it ships one: two runtimes in a process would spin against each other."""
-    import torch  # noqa: PLC0415 - loaded before the kernels, so that its runtime is the one they find
-
-    shipped = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    return [("-fopenmp", *map(str, shipped[:1])), ()]
-
-
 def _compile(compiler: str, flags: tuple[str, ...], path: Path) -> None:
     source = Path(__file__).parent / SOURCES[0]
     with arriving_whole(path) as out:
         # The command is the compiler found on the path with fixed flags.
-        command = [compiler, *flags[:-1], "-o", str(out), str(source), *flags[-1:], "-lm"]
+        command = [compiler, *flags, "-o", str(out), str(source), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)  # noqa: S603
 
 
@@ -81,7 +72,7 @@ def _build_name(compiler: str, flags: tuple[str, ...]) -> str:
         digest.update((Path(__file__).parent / name).read_bytes())
     told = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=30)  # noqa: S603
     digest.update(told.stdout)
-    digest.update(" ".join(flags[: len(FLAGS) + 1]).encode())
+    digest.update(" ".join(flags).encode())
     digest.update(_cpu().encode())
     return digest.hexdigest()[:24]
 

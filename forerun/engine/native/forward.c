@@ -1,15 +1,12 @@
 /* One pass of a Llama-family model over packed rows of several sessions: the whole of it in one call.
  *
- * Stages are separated by barriers; within a stage threads share out rows, units of outputs or attention tiles. No
- * sum is ever split between threads, so the bits do not depend on their number. All sums and the residual stream are
+ * Within a stage threads share out rows, units of outputs or attention tiles. No sum is ever split between threads,
+ * so the bits do not depend on their number. All sums and the residual stream are
  * fp32; what enters a product is rounded to the weights' type once.
  */
 #include "attention.h"
 #include "linear.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "team.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -23,7 +20,7 @@ typedef struct {
 } Layer;
 
 typedef struct {
-    int32_t type, amx, num_layers, hidden, num_heads, num_kv_heads, head_dim, intermediate, vocab_size, num_threads;
+    int32_t type, amx, num_layers, hidden, num_heads, num_kv_heads, head_dim, intermediate, vocab_size;
     int32_t hidden_stride, attention_stride, intermediate_stride, qkv_stride; /* padded widths of workspace rows */
     float norm_eps, query_scale;
     const void *embedding; /* (vocab, hidden) in `type` */
@@ -35,16 +32,31 @@ typedef struct {
     int64_t num_blocks;
     float *residual, *qkv;                /* (max_rows, …) */
     void *normed, *attended, *activated;  /* (max_rows, …) in `type`, padding zero */
-    int32_t *tiles;                       /* (2, max_rows) */
+    int32_t *tiles;                       /* (max_rows, 2) */
+    Team *team;
 } Model;
 
 typedef struct {
-    int32_t num_rows, num_logits, table_width;
+    int32_t num_rows, num_logits, table_width, num_tiles; /* num_tiles: filled in here */
     const int32_t *token_ids, *positions, *segments; /* (num_rows) */
     const int32_t *tables;                           /* (num_segments, table_width) */
     const int32_t *logit_rows;                       /* (num_logits) */
     float *logits;                                   /* (num_logits, vocab_size) */
 } Pass;
+
+/* Where a thread is in a pass. */
+typedef struct {
+    const Model *model;
+    const Pass *pass;
+    Team *team;
+    int thread, stage, num_tiles;
+} Place;
+
+#define SHARE_OUT(at, count, piece, WORK)                                             \
+    do {                                                                              \
+        STAGE((at)->team, (at)->thread, (at)->stage, count, piece, WORK);             \
+        (at)->stage++;                                                                \
+    } while (0)
 
 INLINE void put(void *row, int type, long i, v16 x) {
     if (type == BF16)
@@ -87,13 +99,13 @@ static void embed_row(const Model *m, int32_t token_id, float *out) {
     for (int i = 0; i < m->hidden; i++) out[i] = m->type == BF16 ? from_bf16(narrow[i]) : wide[i];
 }
 
-static void norm_rows(const Model *m, const Pass *p, const float *weight, int from_tokens) {
-#pragma omp for schedule(static)
-    for (int r = 0; r < p->num_rows; r++) {
+static void norm_rows(Place *at, const float *weight, int from_tokens) {
+    const Model *m = at->model;
+    SHARE_OUT(at, at->pass->num_rows, r, {
         float *x = m->residual + (long)r * m->hidden_stride;
-        if (from_tokens) embed_row(m, p->token_ids[r], x);
+        if (from_tokens) embed_row(m, at->pass->token_ids[r], x);
         norm_row(x, weight, m->hidden, m->norm_eps, m->type, row_of(m->normed, m->type, r, m->hidden_stride));
-    }
+    });
 }
 
 /* --- products ---------------------------------------------------------------------------------------------- */
@@ -138,16 +150,18 @@ INLINE void finish_row(const enum Finish finish, int type, const float *out, voi
     }
 }
 
-INLINE void product(const Model *m, const Product *job, const enum Finish finish, void *y, long stride) {
+INLINE void product_unit(const Model *m, const Product *job, const enum Finish finish, void *y, long stride, int unit) {
     int y_type = finish == GATED ? m->type : FP32;
     Tile out __attribute__((aligned(64)));
-#pragma omp for schedule(static)
-    for (int unit = 0; unit < (job->n + UNIT - 1) / UNIT; unit++)
-        for (int row = 0; row < job->num_rows; row += ROW_TILE) {
-            product_tile(m, job, unit, row, out);
-            for (int i = row; i < job->num_rows && i < row + ROW_TILE; i++)
-                finish_row(finish, y_type, out[i - row], row_of(y, y_type, i, stride), unit, job->n);
-        }
+    for (int row = 0; row < job->num_rows; row += ROW_TILE) {
+        product_tile(m, job, unit, row, out);
+        for (int i = row; i < job->num_rows && i < row + ROW_TILE; i++)
+            finish_row(finish, y_type, out[i - row], row_of(y, y_type, i, stride), unit, job->n);
+    }
+}
+
+INLINE void product(Place *at, const Product *job, const enum Finish finish, void *y, long stride) {
+    SHARE_OUT(at, (job->n + UNIT - 1) / UNIT, unit, { product_unit(at->model, job, finish, y, stride, unit); });
 }
 
 /* --- positions and keys ------------------------------------------------------------------------------------ */
@@ -182,20 +196,17 @@ static void write_kv(const Model *m, int layer, int block, int kv_head, int at, 
     }
 }
 
-static void rotate_rows(const Model *m, const Pass *p, const Layer *layer, int index) {
+static void rotate_row(const Model *m, const Pass *p, const Layer *layer, int index, int r) {
     int q_width = m->num_heads * m->head_dim, kv_width = m->num_kv_heads * m->head_dim;
-#pragma omp for schedule(static)
-    for (int r = 0; r < p->num_rows; r++) {
-        float *row = m->qkv + (long)r * m->qkv_stride;
-        int position = p->positions[r];
-        int block = p->tables[(long)p->segments[r] * p->table_width + position / BLOCK];
-        for (int h = 0; h < m->num_heads; h++)
-            rotate_head(m, row + h * m->head_dim, layer->q_norm, position, m->query_scale);
-        for (int h = 0; h < m->num_kv_heads; h++) {
-            float *key = row + q_width + h * m->head_dim;
-            rotate_head(m, key, layer->k_norm, position, 1.0f);
-            write_kv(m, index, block, h, position % BLOCK, key, key + kv_width);
-        }
+    float *row = m->qkv + (long)r * m->qkv_stride;
+    int position = p->positions[r];
+    int block = p->tables[(long)p->segments[r] * p->table_width + position / BLOCK];
+    for (int h = 0; h < m->num_heads; h++)
+        rotate_head(m, row + h * m->head_dim, layer->q_norm, position, m->query_scale);
+    for (int h = 0; h < m->num_kv_heads; h++) {
+        float *key = row + q_width + h * m->head_dim;
+        rotate_head(m, key, layer->k_norm, position, 1.0f);
+        write_kv(m, index, block, h, position % BLOCK, key, key + kv_width);
     }
 }
 
@@ -205,7 +216,7 @@ static void rotate_rows(const Model *m, const Pass *p, const Layer *layer, int i
 static int cut_tiles(const Model *m, const Pass *p) {
     int group = m->num_heads / m->num_kv_heads;
     int most = MAX_QUERIES / group;
-    while (most > 1 && (long)p->num_rows * m->num_kv_heads < 3L * m->num_threads * most) most = (most + 1) / 2;
+    while (most > 1 && (long)p->num_rows * m->num_kv_heads < 3L * m->team->num_threads * most) most = (most + 1) / 2;
     int count = 0;
     for (int r = 0; r < p->num_rows; count++) {
         int end = r + 1;
@@ -239,57 +250,69 @@ static void attend_tile(const Model *m, const Pass *p, int layer, int row, int r
     }
 }
 
-static void attend_rows(const Model *m, const Pass *p, int layer, int num_tiles) {
-#pragma omp for schedule(dynamic, 1)
-    for (int task = 0; task < num_tiles * m->num_kv_heads; task++) {
-        int tile = task / m->num_kv_heads;
-        attend_tile(m, p, layer, m->tiles[2 * tile], m->tiles[2 * tile + 1], task % m->num_kv_heads);
-    }
-}
-
 /* --- the pass ---------------------------------------------------------------------------------------------- */
 
-static void run_layer(const Model *m, const Pass *p, int index, int num_tiles) {
+#define LAYER_STAGES 8
+#define HEAD_STAGES 2
+
+static void run_layer(Place *at, int index) {
+    const Model *m = at->model;
+    const Pass *p = at->pass;
     const Layer *layer = &m->layers[index];
-    int attention_width = m->num_heads * m->head_dim, rows = p->num_rows;
+    int attention_width = m->num_heads * m->head_dim, rows = p->num_rows, kv_heads = m->num_kv_heads;
     Product qkv = {layer->qkv, layer->qkv_bias, m->normed, m->hidden_stride, m->hidden_stride,
-                   attention_width + 2 * m->num_kv_heads * m->head_dim, rows};
-    Product out = {layer->attention_out, layer->attention_out_bias, m->attended, m->attention_stride, m->attention_stride,
-                   m->hidden, rows};
+                   attention_width + 2 * kv_heads * m->head_dim, rows};
+    Product out = {layer->attention_out, layer->attention_out_bias, m->attended, m->attention_stride,
+                   m->attention_stride, m->hidden, rows};
     Product gate_up = {layer->gate_up, layer->gate_up_bias, m->normed, m->hidden_stride, m->hidden_stride,
                        2 * m->intermediate, rows};
     Product down = {layer->down, layer->down_bias, m->activated, m->intermediate_stride, m->intermediate_stride,
                     m->hidden, rows};
-    norm_rows(m, p, layer->attention_norm, index == 0);
-    product(m, &qkv, INTO, m->qkv, m->qkv_stride);
-    rotate_rows(m, p, layer, index);
-    attend_rows(m, p, index, num_tiles);
-    product(m, &out, ONTO, m->residual, m->hidden_stride);
-    norm_rows(m, p, layer->mlp_norm, 0);
-    product(m, &gate_up, GATED, m->activated, m->intermediate_stride);
-    product(m, &down, ONTO, m->residual, m->hidden_stride);
+    norm_rows(at, layer->attention_norm, index == 0);
+    product(at, &qkv, INTO, m->qkv, m->qkv_stride);
+    SHARE_OUT(at, rows, r, { rotate_row(m, p, layer, index, r); });
+    SHARE_OUT(at, at->num_tiles * kv_heads, task, {
+        const int32_t *tile = m->tiles + 2 * (task / kv_heads);
+        attend_tile(m, p, index, tile[0], tile[1], task % kv_heads);
+    });
+    product(at, &out, ONTO, m->residual, m->hidden_stride);
+    norm_rows(at, layer->mlp_norm, 0);
+    product(at, &gate_up, GATED, m->activated, m->intermediate_stride);
+    product(at, &down, ONTO, m->residual, m->hidden_stride);
 }
 
-static void run_head(const Model *m, const Pass *p) {
+static void run_head(Place *at) {
+    const Model *m = at->model;
+    const Pass *p = at->pass;
     Product head = {m->head, NULL, m->normed, m->hidden_stride, m->hidden_stride, m->vocab_size, p->num_logits};
-#pragma omp for schedule(static)
-    for (int i = 0; i < p->num_logits; i++)
-        norm_row(m->residual + (long)p->logit_rows[i] * m->hidden_stride, m->final_norm, m->hidden, m->norm_eps, m->type,
-                 row_of(m->normed, m->type, i, m->hidden_stride));
-    product(m, &head, INTO, p->logits, m->vocab_size);
+    SHARE_OUT(at, p->num_logits, i, {
+        norm_row(m->residual + (long)p->logit_rows[i] * m->hidden_stride, m->final_norm, m->hidden, m->norm_eps,
+                 m->type, row_of(m->normed, m->type, i, m->hidden_stride));
+    });
+    product(at, &head, INTO, p->logits, m->vocab_size);
+}
+
+static void run_pass(const void *model, const void *pass, Team *team, int thread) {
+    const Model *m = model;
+    Place at = {m, pass, team, thread, 0, ((const Pass *)pass)->num_tiles};
+    if (m->amx) amx_begin();
+    for (int layer = 0; layer < m->num_layers; layer++) run_layer(&at, layer);
+    if (at.pass->num_logits) run_head(&at);
+    if (m->amx) amx_end();
 }
 
 /* Write the rows' keys and values and the logits asked for. Rows of a segment are neighbours, positions ascending. */
-EXPORT void forerun_pass(const Model *m, const Pass *p) {
-    int num_tiles = cut_tiles(m, p);
-#pragma omp parallel num_threads(m->num_threads)
-    {
-        if (m->amx) amx_begin();
-        for (int layer = 0; layer < m->num_layers; layer++) run_layer(m, p, layer, num_tiles);
-        if (p->num_logits) run_head(m, p);
-        if (m->amx) amx_end();
-    }
+EXPORT void forerun_pass(const Model *m, Pass *p) {
+    p->num_tiles = cut_tiles(m, p);
+    team_run(m->team, run_pass, m, p);
 }
+
+/* A team of `num_threads`, or of fewer if the system gives no more; null without memory. */
+EXPORT Team *forerun_start_team(int32_t num_threads, int32_t num_layers) {
+    return team_start(num_threads, num_layers * LAYER_STAGES + HEAD_STAGES);
+}
+
+EXPORT void forerun_stop_team(Team *team) { team_stop(team); }
 
 EXPORT void forerun_copy_block(const Model *m, int64_t from, int64_t to) {
     long bytes = kv_at(m, 0, 1, 0, 0) - kv_at(m, 0, 0, 0, 0);
@@ -306,7 +329,6 @@ EXPORT int64_t forerun_packed_size(int64_t n, int64_t k) { return ceil_to(n, UNI
 /* w: (n, k) row by row in `type`; out: packed, `forerun_packed_size` elements, zeroed. */
 EXPORT void forerun_pack(int32_t type, int64_t n, int64_t k, const void *w, void *out) {
     long steps = ceil_to(k, K_STEP);
-#pragma omp parallel for
     for (long row = 0; row < n; row++) {
         long unit = row / UNIT * UNIT * steps, half = row % UNIT / LANES, lane = row % LANES;
         for (long j = 0; j < k; j++) {

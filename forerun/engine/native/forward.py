@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,8 +55,9 @@ class NativeForward:
         self._alive: list[object] = []  # what the C side points to
         self._layers = (structs.Layer * config.num_layers)()
         self._unit = int(self._library.forerun_bf16_unit()) if dtype == torch.bfloat16 else 0
-        self._model = self._sizes(vocab_size, threads)
+        self._model = self._sizes(vocab_size)
         self._allocate_workspaces()
+        self._model.team = self._start_team(threads)
 
     @property
     def max_rows(self) -> int:
@@ -91,6 +93,7 @@ class NativeForward:
             len(rows.token_ids),
             len(rows.logit_rows),
             rows.tables.shape[1],
+            0,
             rows.token_ids.ctypes.data,
             rows.positions.ctypes.data,
             rows.segments.ctypes.data,
@@ -104,7 +107,16 @@ class NativeForward:
         """Copy all layers' keys and values of one block over another."""
         self._library.forerun_copy_block(ctypes.byref(self._model), ctypes.c_int64(source), ctypes.c_int64(target))
 
-    def _sizes(self, vocab_size: int, threads: int) -> structs.Model:
+    def _start_team(self, threads: int) -> int:
+        start = self._library.forerun_start_team
+        start.restype = ctypes.c_void_p
+        team: int | None = start(threads, self._config.num_layers)
+        if not team:
+            raise MemoryError("no memory for the kernels' threads")
+        weakref.finalize(self, self._library.forerun_stop_team, ctypes.c_void_p(team))
+        return team
+
+    def _sizes(self, vocab_size: int) -> structs.Model:
         c = self._config
         attention = c.num_heads * c.head_dim
         intermediate = _ceil(c.intermediate, _LANES)
@@ -118,7 +130,6 @@ class NativeForward:
             head_dim=c.head_dim,
             intermediate=intermediate,
             vocab_size=vocab_size,
-            num_threads=threads,
             hidden_stride=_ceil(c.hidden, _STEP),
             attention_stride=_ceil(attention, _STEP),
             intermediate_stride=_ceil(intermediate, _STEP),
