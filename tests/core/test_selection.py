@@ -129,12 +129,15 @@ class TestOnePosition:
         assert self.bias(lambda w, u, v: (propose(Q_ROW, w), u, u)) > 0.05
 
     def test_a_law_truncated_after_sampling_is_biased(self):
-        def truncated_after(w, u, v):
-            x, full = propose(Q_ROW, w)
-            return (x, truncate(full, 2)), u, v
+        def top_and(x: int) -> Law:
+            ids = np.unique([0, x])
+            return truncate(Law(ids, np.array([0.8, 0.1])[: len(ids)]), 2)
 
-        _, full = propose(Q_ROW, 0.0)
-        assert self.bias(truncated_after, candidate_law(Candidate(0, truncate(full, 2)))) > 0.01
+        def truncated_after(w, u, v):
+            x = propose(Q_ROW, w)[0]
+            return (x, top_and(x)), u, v
+
+        assert self.bias(truncated_after, *(candidate_law(Candidate(x, top_and(x))) for x in range(3))) > 0.05
 
     def test_a_draft_whose_law_is_left_aside_counts_as_look_up_and_is_exact(self):
         assert self.bias(lambda w, u, v: ((propose(Q_ROW, w)[0], None), u, v)) < 1e-12
