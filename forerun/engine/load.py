@@ -29,6 +29,7 @@ MEMORY_SHARE = 0.25  # of the machine's memory, for the KV pool, at most
 def load_engine(
     spec: str,
     *,
+    name: str | None = None,
     dtype: str = "bfloat16",
     threads: int | None = None,
     pool_bytes: int | None = None,
@@ -36,7 +37,8 @@ def load_engine(
 ) -> tuple[PagedEngine, TokenizerFiles]:
     """Load a model and probe it; return its engine and tokenizer.
 
-    `spec`: "smollm2", a folder, a .gguf file, or a hub id. `threads`: None takes $FORERUN_THREADS or all cores.
+    `spec`: "smollm2", a folder, a .gguf file, or a hub id. `name`: what the model is called, by default after its
+    spec. `threads`: None takes $FORERUN_THREADS or all cores.
     `pool_bytes`: KV memory, None takes a share of the machine's. The engine belongs to the calling thread.
     Raises NotFound for a model that is not there, InvalidRequest for one that is broken or not supported.
     """
@@ -55,7 +57,7 @@ def load_engine(
     forward.load(folder, num_blocks, lambda fraction: progress("loading weights", fraction))
     weights = revision(folder)
     model = ModelInfo(
-        name=model_name(spec),
+        name=name or model_name(spec),
         revision=weights[:16],
         vocab_fingerprint=files.vocab_fingerprint,
         vocab_size=vocab_size,

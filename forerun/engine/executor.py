@@ -1,0 +1,30 @@
+"""The one thread that owns a device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EngineThread:
+    """Runs calls one after another on a thread of its own, so that the event loop never computes."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Await `function(*args, **kwargs)` on the thread; its exceptions arrive here.
+
+        A call that has begun runs to its end even if the caller is cancelled; one that has not is dropped.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        """The call in progress is over and the thread is gone; calls that waited are cancelled."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
