@@ -6,12 +6,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Protocol
 
-from forerun.errors import FailedPrecondition, Unavailable
+from forerun.core.types import FinishReason
+from forerun.errors import Unavailable
 from gateway.events import Delta, Event, Opened
 from gateway.generation import End, Generation
 from gateway.store.entry import Entry
 from gateway.store.session import SessionStatus, StoredSession
-from gateway.store.store import MAX_BLOCK_MS, Store
+from gateway.store.store import MAX_BLOCK_MS, Store, turn_over
 from gateway.summary import finished
 from gateway.text import TextStream, Tokenizer
 
@@ -62,7 +63,7 @@ async def entries(
             if not found:
                 _raise_end(generation)
         else:
-            found = await store.tail(session.session_id, position)
+            found = await store.tail(session, position)
             if not found:
                 now = await _current(store, session)
                 if now.status is SessionStatus.FINISHED and position >= len(now.token_ids):
@@ -71,11 +72,11 @@ async def entries(
                     await generations.go_on(now)
                     continue
                 # A lapse of the lease is looked for as soon as it can be there.
-                found = await store.tail(
-                    session.session_id, position, block_ms=min(now.lease_ms + 1, MAX_BLOCK_MS)
-                )
+                found = await store.tail(session, position, block_ms=min(now.lease_ms + 1, MAX_BLOCK_MS))
         for entry in found:
             yield entry
+            if entry.finish_reason is not FinishReason.NONE:
+                return
             position = entry.end
 
 
@@ -89,7 +90,7 @@ def _raise_end(generation: Generation) -> None:
 async def _current(store: Store, session: StoredSession, *, with_entries: bool = False) -> StoredSession:
     now = await store.read(session.session_id, with_entries=with_entries)
     if now.number != session.number:
-        raise FailedPrecondition("the conversation went on to another turn", reason="TURN_OVER")
+        raise turn_over()
     return now
 
 

@@ -24,7 +24,7 @@ from gateway.patience import Patience
 from gateway.request import GenerationRequest, Prepared, check, validate
 from gateway.router import Router
 from gateway.store.session import StoredSession
-from gateway.store.store import Begun, Claim, Store
+from gateway.store.store import Begun, Claim, Store, turn_over
 from gateway.text import Tokenizer, visible
 
 # Longer prompts are tokenized off the event loop.
@@ -189,9 +189,7 @@ class Gateway:
     async def _join(self, request: GenerationRequest, session: StoredSession) -> EventStream:
         """The answer that an earlier request of the same id began."""
         if session.turn.request_id != request.request_id:
-            raise FailedPrecondition(
-                "the conversation of this request went on to another turn", reason="TURN_OVER"
-            )
+            raise turn_over()
         return self._follow(session, 0, await self._router.tokenizer(session.turn.model.name))
 
     async def _model(self, name: str) -> tuple[ModelInfo, Tokenizer]:

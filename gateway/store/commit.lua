@@ -4,7 +4,7 @@
 -- FENCED: another epoch (or no session); SHORT length: tokens are missing before base; OK length: held now, or held
 -- already; CONFLICT length: something else is held there.
 local epoch, base, tokens, finish, cut, lease_ms, ttl_ms, commit_us = unpack(ARGV, 1, 8)
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'finish', 'cut', 'status')
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'finish', 'cut', 'status', 'turn')
 if meta[1] ~= epoch then return { 'FENCED', 0 } end
 base = tonumber(base)
 local count = #tokens / 4
@@ -18,7 +18,7 @@ if base < length or meta[2] ~= '0' then
   if held ~= tokens or not same_end then return { 'CONFLICT', length } end
 elseif count > 0 or finish ~= '0' then
   length = length + count
-  local fields = {}
+  local fields = { 'turn', meta[5] }
   for i = 9, #ARGV do
     fields[#fields + 1] = 'settled' .. (i - 9)
     fields[#fields + 1] = ARGV[i]

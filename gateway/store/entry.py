@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,11 +48,9 @@ class Entry:
         return [settled_to_proto(piece).SerializeToString() for piece in self.pieces]
 
 
-def from_stream(fields: Mapping[bytes, bytes]) -> Entry:
-    """The entry that `commit.lua` wrote."""
-    messages = [
-        verifier_pb2.Settled.FromString(fields[f"settled{i}".encode()])
-        for i in range(len(fields) - (b"cut" in fields))
-    ]
+def from_stream(fields: Mapping[bytes, bytes]) -> tuple[int, Entry]:
+    """The number of the turn, and the entry, that `commit.lua` wrote."""
+    names = itertools.takewhile(fields.__contains__, (f"settled{i}".encode() for i in itertools.count()))
+    pieces = tuple(settled_from_proto(verifier_pb2.Settled.FromString(fields[name])) for name in names)
     cut = fields.get(b"cut")
-    return Entry(tuple(map(settled_from_proto, messages)), None if cut is None else int(cut))
+    return int(fields[b"turn"]), Entry(pieces, None if cut is None else int(cut))

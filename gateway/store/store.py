@@ -16,7 +16,7 @@ from typing import Any
 from redis import exceptions
 
 from forerun.core.types import Exactness, FinishReason
-from forerun.errors import InternalFault, NotFound, Unavailable
+from forerun.errors import FailedPrecondition, InternalFault, NotFound, Unavailable
 from gateway.store import entry as entries
 from gateway.store.connection import connect
 from gateway.store.entry import Entry
@@ -201,15 +201,15 @@ class Store:
         return bool(reply[0] == b"OK")
 
     async def read(self, session_id: str, *, with_entries: bool = False) -> StoredSession:
-        """The session as it is now, with its current turn's entries if asked for. Raises NotFound."""
+        """The session as it is now, with its current turn's entries if asked for.
+
+        Raises NotFound; FailedPrecondition if the turn changed while its entries were read.
+        """
         now_ms, flat, packed = await self._run("read", _keys(session_id)[:2])
         if not flat or packed is None:
             raise _not_found(session_id)
         session = from_reply(session_id, now_ms, flat, packed)
-        if not with_entries:
-            return session
-        found = await self._range(session_id, session.turn.prompt_length)
-        return session.with_entries(tuple(e for e in found if e.end <= len(session.token_ids)))
+        return session.with_entries(await self._entries(session)) if with_entries else session
 
     async def delete(self, session_id: str) -> None:
         """Forget the session; its owner is fenced at its next commit. Raises NotFound."""
@@ -217,26 +217,33 @@ class Store:
             if not await self._client.delete(*_keys(session_id)):
                 raise _not_found(session_id)
 
-    async def tail(self, session_id: str, length: int, *, block_ms: int = 0) -> Sequence[Entry]:
-        """Entries, oldest first, that end beyond `length` tokens or are an end without tokens at it.
+    async def tail(self, session: StoredSession, length: int, *, block_ms: int = 0) -> Sequence[Entry]:
+        """Entries of the turn, oldest first, that end beyond `length` tokens or are an end without tokens at it.
 
-        At most 256. With none there yet waits up to `block_ms` (at most MAX_BLOCK_MS; 0: not at all).
+        At most 256. With none there yet waits up to `block_ms` (at most MAX_BLOCK_MS; 0: not at all). Raises
+        FailedPrecondition when the conversation went on to another turn.
         """
-        key = _keys(session_id)[2]
+        key = _keys(session.session_id)[2]
         async with _reaching_redis():
             reply = await self._client.xread(
                 {key: f"{length}-0"}, count=_ENTRIES_A_READ, block=min(block_ms, MAX_BLOCK_MS) or None
             )
-        return [entries.from_stream(fields) for _, found in reply or () for _, fields in found]
+        found = [entries.from_stream(fields) for _, batch in reply or () for _, fields in batch]
+        if any(number != session.number for number, _ in found):
+            raise turn_over()
+        return [entry for _, entry in found]
 
-    async def _range(self, session_id: str, length: int) -> list[Entry]:
+    async def _entries(self, session: StoredSession) -> tuple[Entry, ...]:
+        """The entries behind the session's tokens; a turn that began since then has taken them away."""
         found: list[Entry] = []
-        while batch := await self.tail(session_id, length):
+        length = session.turn.prompt_length
+        while batch := await self.tail(session, length):
             found += batch
             length = batch[-1].end
             if batch[-1].finish_reason is not FinishReason.NONE:
                 break
-        return found
+        # What was committed since `session` was read is not part of it.
+        return tuple(entry for entry in found if entry.end <= len(session.token_ids))
 
     async def _run(self, name: str, keys: list[str], *args: str | int | bytes) -> Any:
         async with _reaching_redis():
@@ -249,6 +256,11 @@ def _keys(session_id: str) -> list[str]:
 
 def _flat(fields: dict[str, Any]) -> list[Any]:
     return [part for pair in fields.items() for part in pair]
+
+
+def turn_over() -> FailedPrecondition:
+    """What those hear who still read an earlier turn."""
+    return FailedPrecondition("the conversation went on to another turn", reason="TURN_OVER")
 
 
 def _not_found(session_id: str) -> NotFound:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from forerun.core.types import Exactness, FinishReason, Origin, PassRecord, Settled
-from forerun.errors import InvalidRequest, NotFound, Unavailable
+from forerun.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 from gateway.store.connection import connect
 from gateway.store.entry import Entry
 from gateway.store.session import SessionStatus
@@ -159,7 +159,7 @@ async def test_an_end_without_tokens_has_an_entry_of_its_own(store, turn):
     end = Entry((Settled(4, (), (), FinishReason.STOP),), cut=2)
     assert await store.commit(sid, 1, end) == Committed(Outcome.OK, 4)
     assert await store.commit(sid, 1, end) == Committed(Outcome.OK, 4)
-    assert await store.tail(sid, 4) == [end]
+    assert await store.tail(await store.read(sid), 4) == [end]
     assert (await store.read(sid, with_entries=True)).entries == (entry(3, 4), end)
 
 
@@ -263,7 +263,19 @@ async def test_a_turn_continues_a_finished_session(store, turn):
     assert session.entries == ()
     await store.commit(sid, 2, entry(6, 30))
     assert (await store.read(sid, with_entries=True)).entries == (entry(6, 30),)
-    assert await store.tail(sid, 3) == [entry(3, 4, finish=FinishReason.STOP, cut=1), entry(6, 30)]
+
+
+async def test_who_reads_an_earlier_turn_is_told(store, turn):
+    sid = new_id()
+    await store.create(sid, turn, PROMPT)
+    await store.commit(sid, 1, entry(3, 4, 5))
+    first = await store.read(sid)
+    await store.release(sid, 1, detached=True)
+    await store.begin_turn(first, replace(turn, prompt_length=2, request_id=""), (50, 51))
+    assert await store.tail(first, 3) == []
+    await store.commit(sid, 2, entry(2, 9, 9, 9))
+    with pytest.raises(FailedPrecondition):
+        await store.tail(first, 4)
 
 
 async def test_a_turn_that_rewrites_the_conversation_replaces_it(store, turn):
@@ -308,7 +320,7 @@ async def test_a_repeated_turn_joins_its_first(store, turn):
 async def test_tail_waits_for_the_next_commit(store, make_store, shared_valkey, turn):
     sid = new_id()
     await store.create(sid, turn, PROMPT)
-    waiting = asyncio.create_task(make_store(shared_valkey.url).tail(sid, 3, block_ms=2000))
+    waiting = asyncio.create_task(make_store(shared_valkey.url).tail(await store.read(sid), 3, block_ms=2000))
     await store.commit(sid, 1, entry(3, 4, 5))
     assert await waiting == [entry(3, 4, 5)]
 
@@ -318,8 +330,8 @@ async def test_tail_from_within_an_entry_returns_it_whole(store, turn):
     await store.create(sid, turn, PROMPT)
     await store.commit(sid, 1, entry(3, 4, 5))
     await store.commit(sid, 1, entry(5, 6))
-    assert await store.tail(sid, 4) == [entry(3, 4, 5), entry(5, 6)]
-    assert await store.tail(sid, 6) == []
+    assert await store.tail(await store.read(sid), 4) == [entry(3, 4, 5), entry(5, 6)]
+    assert await store.tail(await store.read(sid), 6) == []
 
 
 async def test_deleted_session_is_gone_and_its_owner_fenced(store, turn):
@@ -345,8 +357,10 @@ async def test_timings_come_from_the_servers_clock_alone(store, make_store, shar
 
 async def test_a_server_that_is_down_is_unavailable(valkey, make_store, turn):
     store = make_store(valkey.url)
+    await store.create("s", turn, PROMPT)
+    session = await store.read("s")
     valkey.kill()
-    for action in (store.ping(), store.create("s", turn, PROMPT), store.tail("s", 0), store.read("s")):
+    for action in (store.ping(), store.create("t", turn, PROMPT), store.tail(session, 0), store.read("s")):
         with pytest.raises(Unavailable) as caught:
             await action
         assert caught.value.reason == "STORE_UNAVAILABLE"
@@ -385,7 +399,7 @@ async def test_a_cluster_url_works(make_valkey, make_store, turn):
     assert await store.claim_request("r", "s") == "s"
     assert await store.create("s", turn, PROMPT)
     assert (await store.commit("s", 1, entry(3, 4))).outcome is Outcome.OK
-    assert await store.tail("s", 3) == [entry(3, 4)]
+    assert await store.tail(await store.read("s"), 3) == [entry(3, 4)]
     assert (await store.take_over("s", held_epoch=1)).epoch == 2
     await store.delete("s")
 
