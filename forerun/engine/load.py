@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,14 +15,19 @@ from forerun.core.types import Exactness, ModelInfo, TokenizerFiles
 from forerun.engine.convert import ensure_converted, ensure_smollm2, silent
 from forerun.engine.cores import threads_to_use
 from forerun.engine.kv import BLOCK
-from forerun.engine.model_config import ModelConfig, read_config
-from forerun.engine.native.build import load_kernels
+from forerun.engine.model_config import UNSUPPORTED, read_config
+from forerun.engine.native.build import KernelsUnavailableError, load_kernels
 from forerun.engine.native.forward import NativeForward, block_bytes
 from forerun.engine.paged_engine import PagedEngine
+from forerun.engine.probe import probe_once
+from forerun.engine.rows import Forward
 from forerun.engine.tokenizer_files import end_token_ids, read_tokenizer, vocabulary
 from forerun.engine.weights import revision
 from forerun.errors import InvalidRequest, NotFound
 
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, float], None]
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 DEFAULT_POOL_BYTES = 2 << 30
 MEMORY_SHARE = 0.25  # of the machine's memory, for the KV pool, at most
@@ -33,7 +40,7 @@ def load_engine(
     dtype: str = "bfloat16",
     threads: int | None = None,
     pool_bytes: int | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[PagedEngine, TokenizerFiles]:
     """Load a model and probe it; return its engine and tokenizer.
 
@@ -46,32 +53,76 @@ def load_engine(
     if dtype not in DTYPES:
         raise InvalidRequest(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}", field="dtype")
     folder = find_folder(spec, progress)
-    config = read_config(folder)
     files = read_tokenizer(folder)
     tokens = vocabulary(files.tokenizer_json)
-    vocab_size = min(max(tokens) + 1, config.vocab_width)
-    forward = NativeForward(
-        load_kernels(), config, vocab_size=vocab_size, dtype=DTYPES[dtype], threads=threads_to_use(threads)
-    )
-    num_blocks = pool_blocks(config, DTYPES[dtype], pool_bytes)
-    forward.load(folder, num_blocks, lambda fraction: progress("loading weights", fraction))
+    threads = threads_to_use(threads)
+    loaded = _load_forward(folder, max(tokens) + 1, DTYPES[dtype], threads, pool_bytes, progress)
     weights = revision(folder)
     model = ModelInfo(
         name=name or model_name(spec),
         revision=weights[:16],
         vocab_fingerprint=files.vocab_fingerprint,
-        vocab_size=vocab_size,
-        max_context=config.max_context,
-        numerics=hashlib.sha256(f"{weights} {dtype} cpu {forward.build}".encode()).hexdigest()[:32],
+        vocab_size=loaded.vocab_size,
+        max_context=loaded.max_context,
+        numerics=hashlib.sha256(f"{weights} {dtype} cpu {loaded.forward.build}".encode()).hexdigest()[:32],
         exact=Exactness.NUMERIC,
         end_token_ids=end_token_ids(folder, files, tokens),
     )
-    missing = sorted(set(range(vocab_size)) - tokens.keys())
-    engine = PagedEngine(model, forward, num_blocks, missing)
+    missing = sorted(set(range(loaded.vocab_size)) - tokens.keys())
+    engine = PagedEngine(model, loaded.forward, loaded.num_blocks, missing)
+    progress("probing", 0.0)
+    engine.set_exactness(probe_once(engine, threads))
+    progress("ready", 1.0)
     return engine, files
 
 
-def find_folder(spec: str, progress: Callable[[str, float], None]) -> Path:
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    forward: Forward
+    num_blocks: int
+    vocab_size: int
+    max_context: int
+
+
+def _load_forward(
+    folder: Path, num_tokens: int, dtype: torch.dtype, threads: int, pool_bytes: int | None, progress: Progress
+) -> _Loaded:
+    """Our own forward where it knows the model and a C compiler is at hand, transformers' modules elsewhere."""
+    try:
+        return _load_native(folder, num_tokens, dtype, threads, pool_bytes, progress)
+    except KernelsUnavailableError as error:
+        log.warning("computing without kernels, more slowly: %s", error)
+    except InvalidRequest as error:
+        if error.reason != UNSUPPORTED:
+            raise
+        log.info("computing through transformers' modules: %s", error.message)
+    return _load_modules(folder, num_tokens, dtype, threads, pool_bytes, progress)
+
+
+def _load_native(
+    folder: Path, num_tokens: int, dtype: torch.dtype, threads: int, pool_bytes: int | None, progress: Progress
+) -> _Loaded:
+    config = read_config(folder)
+    vocab_size = min(num_tokens, config.vocab_width)
+    forward = NativeForward(load_kernels(), config, vocab_size=vocab_size, dtype=dtype, threads=threads)
+    num_blocks = pool_blocks(block_bytes(config, dtype), config.max_context, pool_bytes)
+    forward.load(folder, num_blocks, lambda fraction: progress("loading weights", fraction))
+    return _Loaded(forward, num_blocks, vocab_size, config.max_context)
+
+
+def _load_modules(
+    folder: Path, num_tokens: int, dtype: torch.dtype, threads: int, pool_bytes: int | None, progress: Progress
+) -> _Loaded:
+    from forerun.engine.modules_forward import ModulesForward  # noqa: PLC0415 - imports transformers: seconds
+
+    progress("loading weights", 0.0)
+    forward = ModulesForward(folder, dtype=dtype, threads=threads)
+    num_blocks = pool_blocks(forward.block_bytes, forward.max_context, pool_bytes)
+    forward.allocate(num_blocks)
+    return _Loaded(forward, num_blocks, min(num_tokens, forward.vocab_width), forward.max_context)
+
+
+def find_folder(spec: str, progress: Progress) -> Path:
     """The folder that holds the model `spec` names; converts or downloads it first where that is needed."""
     if spec == "smollm2":
         return ensure_smollm2(progress)
@@ -91,19 +142,25 @@ def model_name(spec: str) -> str:
     return path.resolve().stem if path.suffix == ".gguf" else path.resolve().name if path.is_dir() else spec
 
 
-def pool_blocks(config: ModelConfig, dtype: torch.dtype, pool_bytes: int | None) -> int:
-    """Blocks the KV pool gets. Raises InvalidRequest if they do not hold one full context."""
-    room = pool_bytes if pool_bytes is not None else min(DEFAULT_POOL_BYTES, int(_memory_bytes() * MEMORY_SHARE))
-    size = block_bytes(config, dtype)
-    blocks, needed = room // size, -(-config.max_context // BLOCK)
-    if blocks < needed:
+def pool_blocks(block_size: int, max_context: int, pool_bytes: int | None) -> int:
+    """Blocks of `block_size` bytes the KV pool gets: what `pool_bytes` holds, by default a share of memory.
+
+    By default a context that needs more than the share gets it, up to half of memory. Raises InvalidRequest for a
+    pool that does not hold one full context.
+    """
+    needed = -(-max_context // BLOCK) * block_size
+    memory = _memory_bytes()
+    room = pool_bytes
+    if room is None:
+        room = min(max(needed, min(DEFAULT_POOL_BYTES, int(memory * MEMORY_SHARE))), memory // 2)
+    if room < needed:
         raise InvalidRequest(
-            f"a KV pool of {room >> 20} MiB does not hold one context of {config.max_context} positions; "
-            f"it takes {-(-needed * size >> 20)} MiB",
+            f"a KV pool of {room >> 20} MiB does not hold one context of {max_context} positions; "
+            f"it takes {-(-needed >> 20)} MiB",
             field="pool_bytes",
             reason="POOL_TOO_SMALL",
         )
-    return blocks
+    return room // block_size
 
 
 def _memory_bytes() -> int:

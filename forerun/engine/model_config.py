@@ -9,6 +9,7 @@ from typing import Any
 
 from forerun.errors import InvalidRequest, NotFound
 
+UNSUPPORTED = "UNSUPPORTED_MODEL"  # the reason of a refusal by name
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 
 
@@ -73,7 +74,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 def unsupported(what: str) -> InvalidRequest:
     """The refusal of a model feature, by name."""
-    return InvalidRequest(f"this model is not supported: {what}", field="model", reason="UNSUPPORTED_MODEL")
+    return InvalidRequest(f"this model is not supported: {what}", field="model", reason=UNSUPPORTED)
 
 
 def _family_config(model_type: str, raw: dict[str, Any]) -> ModelConfig:
