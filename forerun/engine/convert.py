@@ -37,7 +37,7 @@ def ensure_smollm2(progress: Progress = silent) -> Path:
 
 
 def ensure_converted(gguf_file: Path, progress: Progress = silent) -> Path:
-    """The folder a GGUF file converts to, in the cache. Raises NotFound, InvalidRequest for what cannot be converted."""
+    """The folder a GGUF file converts to, in the cache. Raises NotFound, or InvalidRequest for a broken one."""
     if not gguf_file.is_file():
         raise NotFound(f"no such file: {gguf_file}", reason="NO_MODEL")
     target = cache_folder() / "models" / f"{gguf_file.stem}-{_key(gguf_file)}"

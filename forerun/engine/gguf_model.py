@@ -64,7 +64,9 @@ def write_folder(gguf_file: Path, folder: Path, progress: Callable[[str, float],
         progress("dequantizing weights", (done + 1) / len(reader.tensors))
     progress("writing weights", 0.0)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config = _config(fields, tied="lm_head.weight" not in weights, vocab=len(weights["model.embed_tokens.weight"]))
+    config = _config(
+        fields, tied="lm_head.weight" not in weights, vocab=len(weights["model.embed_tokens.weight"])
+    )
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {k: config[k] for k in ("bos_token_id", "eos_token_id")})
     progress("writing tokenizer", 0.0)

@@ -127,7 +127,9 @@ class KvPool:
             if segment.session_id in seen:
                 raise ValueError(f"two segments of session {segment.session_id} in one pass")
             if not 0 <= segment.start <= len(session.token_ids):
-                raise ValueError(f"start {segment.start} of a session that holds {len(session.token_ids)} positions")
+                raise ValueError(
+                    f"start {segment.start} of a session that holds {len(session.token_ids)} positions"
+                )
             seen.add(segment.session_id)
             room += sum(self._blocks[b].refs == 1 for b in session.blocks[-(-segment.start // BLOCK) :])
         for segment in segments:
@@ -138,7 +140,9 @@ class KvPool:
     def _needed(self, segment: Segment) -> int:
         blocks = self._sessions[segment.session_id].blocks
         kept = -(-segment.start // BLOCK)
-        rewrites = bool(segment.start % BLOCK and segment.token_ids) and self._blocks[blocks[kept - 1]].refs > 1
+        rewrites = (
+            bool(segment.start % BLOCK and segment.token_ids) and self._blocks[blocks[kept - 1]].refs > 1
+        )
         return -(-(segment.start + len(segment.token_ids)) // BLOCK) - kept + rewrites
 
     def _own_last(self, session: _Session, copies: list[tuple[int, int]]) -> None:

@@ -85,7 +85,12 @@ class _Loaded:
 
 
 def _load_forward(
-    folder: Path, num_tokens: int, dtype: torch.dtype, threads: int, pool_bytes: int | None, progress: Progress
+    folder: Path,
+    num_tokens: int,
+    dtype: torch.dtype,
+    threads: int,
+    pool_bytes: int | None,
+    progress: Progress,
 ) -> _Loaded:
     """Our own forward where it knows the model and a C compiler is at hand, transformers' modules elsewhere."""
     try:
@@ -100,7 +105,12 @@ def _load_forward(
 
 
 def _load_native(
-    folder: Path, num_tokens: int, dtype: torch.dtype, threads: int, pool_bytes: int | None, progress: Progress
+    folder: Path,
+    num_tokens: int,
+    dtype: torch.dtype,
+    threads: int,
+    pool_bytes: int | None,
+    progress: Progress,
 ) -> _Loaded:
     config = read_config(folder)
     vocab_size = min(num_tokens, config.vocab_width)
@@ -111,7 +121,12 @@ def _load_native(
 
 
 def _load_modules(
-    folder: Path, num_tokens: int, dtype: torch.dtype, threads: int, pool_bytes: int | None, progress: Progress
+    folder: Path,
+    num_tokens: int,
+    dtype: torch.dtype,
+    threads: int,
+    pool_bytes: int | None,
+    progress: Progress,
 ) -> _Loaded:
     from forerun.engine.modules_forward import ModulesForward  # noqa: PLC0415 - imports transformers: seconds
 

@@ -50,7 +50,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{path} is not readable JSON: {error}", field="model", reason="BROKEN_MODEL") from error
+        raise InvalidRequest(
+            f"{path} is not readable JSON: {error}", field="model", reason="BROKEN_MODEL"
+        ) from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"{path} holds no JSON object", field="model", reason="BROKEN_MODEL")
     return value
@@ -68,7 +70,9 @@ def read_config(folder: Path) -> ModelConfig:
         return _family_config(model_type, raw)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidRequest(
-            f"{folder / 'config.json'}: missing or malformed field: {error}", field="model", reason="BROKEN_MODEL"
+            f"{folder / 'config.json'}: missing or malformed field: {error}",
+            field="model",
+            reason="BROKEN_MODEL",
         ) from error
 
 

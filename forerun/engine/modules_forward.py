@@ -23,7 +23,15 @@ from forerun.errors import InvalidRequest, NotFound
 
 ROWS = 16
 _ATTENTION = "forerun_blocks"
-_KNOWN_ARGUMENTS = {"scaling", "dropout", "sliding_window", "softcap", "is_causal", "position_ids", "use_cache"}
+_KNOWN_ARGUMENTS = {
+    "scaling",
+    "dropout",
+    "sliding_window",
+    "softcap",
+    "is_causal",
+    "position_ids",
+    "use_cache",
+}
 _SELF_CHECK_TOKENS = 24
 
 
@@ -84,22 +92,21 @@ class ModulesForward:
     @property
     def block_bytes(self) -> int:
         """Bytes of KV that 16 positions take."""
-        return sum(heads * (key + value) for heads, key, value in self._seat.shapes.values()) * BLOCK * self._dtype.itemsize
+        return (
+            sum(heads * (key + value) for heads, key, value in self._seat.shapes.values())
+            * BLOCK
+            * self._dtype.itemsize
+        )
 
     def allocate(self, num_blocks: int) -> None:
         """Make room for `num_blocks` blocks; check the arithmetic against transformers' own attention.
 
         Raises InvalidRequest for a model whose attention does something that is not known here.
         """
+        positions = num_blocks * BLOCK
         for layer, (heads, key, value) in self._seat.shapes.items():
-            positions = num_blocks * BLOCK
             self._seat.pool[layer] = _Keys(
-                torch.from_numpy(np.zeros((positions, heads, key), np.uint16 if self._dtype.itemsize == 2 else np.float32)).view(
-                    self._dtype
-                ),
-                torch.from_numpy(np.zeros((positions, heads, value), np.uint16 if self._dtype.itemsize == 2 else np.float32)).view(
-                    self._dtype
-                ),
+                self._room(positions, heads, key), self._room(positions, heads, value)
             )
         self._check_against_stock()
 
@@ -123,6 +130,11 @@ class ModulesForward:
             for pool in (layer.keys, layer.values):
                 pool[target * BLOCK : (target + 1) * BLOCK] = pool[source * BLOCK : (source + 1) * BLOCK]
 
+    def _room(self, *shape: int) -> torch.Tensor:
+        """Zeros that take memory only where they are written."""
+        plain = np.zeros(shape, np.uint16 if self._dtype.itemsize == 2 else np.float32)
+        return torch.from_numpy(plain).view(self._dtype)
+
     def _sample_ids(self) -> torch.Tensor:
         width = int(self._model.config.get_text_config().vocab_size)
         count = min(_SELF_CHECK_TOKENS, self.max_context)
@@ -130,7 +142,9 @@ class ModulesForward:
 
     def _stock_logits(self) -> torch.Tensor:
         with torch.inference_mode():
-            logits: torch.Tensor = self._model(input_ids=self._sample_ids(), use_cache=False).logits[0].float()
+            logits: torch.Tensor = (
+                self._model(input_ids=self._sample_ids(), use_cache=False).logits[0].float()
+            )
         return logits
 
     def _learn_shapes(self) -> None:
@@ -142,7 +156,9 @@ class ModulesForward:
         except (ValueError, ImportError, AttributeError, TypeError) as error:
             raise unsupported(f"{type(self._model).__name__}: {error}") from error
         if not self._seat.shapes:
-            raise unsupported(f"{type(self._model).__name__} does not compute attention through transformers' interface")
+            raise unsupported(
+                f"{type(self._model).__name__} does not compute attention through transformers' interface"
+            )
 
     def _check_against_stock(self) -> None:
         token_ids = self._sample_ids()[0].numpy().astype(np.int32)
@@ -157,13 +173,15 @@ class ModulesForward:
         stock = self._stock.numpy()
         # Another order of sums differs by rounding; another mask, bias or scale by whole deviations.
         if not np.abs(found - stock).mean() <= 0.1 * stock.std() and np.isfinite(stock).all():
-            raise unsupported(f"the attention of {type(self._model).__name__} differs from what is known here")
+            raise unsupported(
+                f"the attention of {type(self._model).__name__} differs from what is known here"
+            )
 
 
 def _from_folder(folder: Path, dtype: torch.dtype) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
@@ -175,7 +193,9 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Any:
     except OSError as error:
         raise NotFound(f"no model in {folder}: {error}", reason="NO_MODEL") from error
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise InvalidRequest(f"transformers cannot load {folder}: {error}", field="model", reason="UNSUPPORTED_MODEL") from error
+        raise InvalidRequest(
+            f"transformers cannot load {folder}: {error}", field="model", reason="UNSUPPORTED_MODEL"
+        ) from error
     return model.eval()
 
 
@@ -206,7 +226,9 @@ def _attend(
         return out, None
     pool, rows = seat.pool[layer], seat.rows
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    slots = rows.tables[rows.segments, rows.positions // BLOCK].astype(np.int64) * BLOCK + rows.positions % BLOCK
+    slots = (
+        rows.tables[rows.segments, rows.positions // BLOCK].astype(np.int64) * BLOCK + rows.positions % BLOCK
+    )
     count = len(slots)
     where = torch.from_numpy(slots)
     pool.keys[where] = key[0].transpose(0, 1)[:count]
@@ -224,7 +246,9 @@ def _attend(
     return out, None
 
 
-def _attend_row(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, softcap: float | None) -> torch.Tensor:
+def _attend_row(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, softcap: float | None
+) -> torch.Tensor:
     """One row: q (heads, size), keys and values (positions, kv_heads, size), all float32; (heads, size) out."""
     grouped = q.reshape(keys.shape[1], -1, q.shape[1])
     scores = torch.einsum("hgd,phd->hgp", grouped, keys)

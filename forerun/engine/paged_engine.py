@@ -17,7 +17,9 @@ from forerun.engine.rows import Forward, pack_rows, split_rows
 class PagedEngine:
     """An `Engine` whose KV lies in shared blocks of 16 positions."""
 
-    def __init__(self, model: ModelInfo, forward: Forward, num_blocks: int, masked_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, model: ModelInfo, forward: Forward, num_blocks: int, masked_ids: Sequence[int] = ()
+    ) -> None:
         self._model = model
         self._forward = forward
         self._pool = KvPool(num_blocks)
@@ -79,6 +81,8 @@ class PagedEngine:
         if not 0 <= segment.num_logits <= count:
             raise ValueError(f"{segment.num_logits} logits of {count} rows")
         if segment.start + count > self._model.max_context:
-            raise ValueError(f"position {segment.start + count - 1} is past the context {self._model.max_context}")
+            raise ValueError(
+                f"position {segment.start + count - 1} is past the context {self._model.max_context}"
+            )
         if count and not 0 <= min(segment.token_ids) <= max(segment.token_ids) < self._model.vocab_size:
             raise ValueError(f"a token id outside the vocabulary of {self._model.vocab_size}")

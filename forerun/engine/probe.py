@@ -1,4 +1,4 @@
-"""The start-up probe of row invariance: does a row's result depend on what is computed beside it?"""
+"""The start-up probe of row invariance: whether a row's result depends on what is computed beside it."""
 
 from __future__ import annotations
 

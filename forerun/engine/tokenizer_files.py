@@ -22,7 +22,9 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
     config = {**read_json(folder / "special_tokens_map.json"), **read_json(folder / "tokenizer_config.json")}
     special = {role: text for role in _ROLES if (text := _content(config.get(role)))}
     content = path.read_bytes()
-    return TokenizerFiles(content, _chat_template(folder, config), special, vocab_fingerprint(vocabulary(content)))
+    return TokenizerFiles(
+        content, _chat_template(folder, config), special, vocab_fingerprint(vocabulary(content))
+    )
 
 
 def vocabulary(tokenizer_json: bytes) -> dict[int, str]:
@@ -31,16 +33,20 @@ def vocabulary(tokenizer_json: bytes) -> dict[int, str]:
         content = json.loads(tokenizer_json)
         vocab = content["model"]["vocab"]
         # Unigram models list [token, score] pairs in order of id; the others map tokens to ids.
-        pairs = enumerate(t for t, _ in vocab) if isinstance(vocab, list) else ((i, t) for t, i in vocab.items())
+        pairs = (
+            enumerate(t for t, _ in vocab) if isinstance(vocab, list) else ((i, t) for t, i in vocab.items())
+        )
         tokens = dict(pairs)
         tokens.update({added["id"]: added["content"] for added in content.get("added_tokens", [])})
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidRequest(f"tokenizer.json is broken: {error}", field="model", reason="BROKEN_MODEL") from error
+        raise InvalidRequest(
+            f"tokenizer.json is broken: {error}", field="model", reason="BROKEN_MODEL"
+        ) from error
     return tokens
 
 
 def vocab_fingerprint(tokens: dict[int, str]) -> str:
-    """SHA-256 over sorted (id, token string), lower-case hex: equal for equal vocabularies, whatever the logits' width."""
+    """SHA-256 over sorted (id, token string), lower-case hex; the logits' width plays no part."""
     digest = hashlib.sha256()
     for token_id in sorted(tokens):
         text = tokens[token_id].encode("utf-8", "surrogatepass")

@@ -72,7 +72,10 @@ class Checkpoint:
         attention, mlp = at + "self_attn.", at + "mlp."
         return LayerWeights(
             qkv=torch.cat(
-                [self.matrix(f"{attention}{n}_proj.weight", size, c.hidden) for n, size in (("q", q), ("k", kv), ("v", kv))]
+                [
+                    self.matrix(f"{attention}{n}_proj.weight", size, c.hidden)
+                    for n, size in (("q", q), ("k", kv), ("v", kv))
+                ]
             ),
             attention_out=self.matrix(attention + "o_proj.weight", c.hidden, q),
             gate=self.matrix(mlp + "gate_proj.weight", c.intermediate, c.hidden),
@@ -104,7 +107,9 @@ class Checkpoint:
             raise unsupported(f"unexpected tensor {min(self._unread)}")
 
     def _qkv_bias(self, attention: str, q: int, kv: int) -> torch.Tensor | None:
-        parts = [self.optional(f"{attention}{n}_proj.bias", size) for n, size in (("q", q), ("k", kv), ("v", kv))]
+        parts = [
+            self.optional(f"{attention}{n}_proj.bias", size) for n, size in (("q", q), ("k", kv), ("v", kv))
+        ]
         present = [part for part in parts if part is not None]
         if present and len(present) != len(parts):
             raise unsupported(f"{attention}: a bias on some of q, k, v only")
@@ -134,7 +139,9 @@ def open_checkpoint(folder: Path, config: ModelConfig, dtype: torch.dtype) -> It
                 file = stack.enter_context(safe_open(path, framework="pt"))
                 tensors |= dict.fromkeys(file.keys(), file)
             except (SafetensorError, OSError) as error:
-                raise InvalidRequest(f"{path} is broken: {error}", field="model", reason="BROKEN_MODEL") from error
+                raise InvalidRequest(
+                    f"{path} is broken: {error}", field="model", reason="BROKEN_MODEL"
+                ) from error
         yield Checkpoint(tensors, config, dtype)
 
 
@@ -145,7 +152,9 @@ def weight_files(folder: Path) -> list[Path]:
     paths = [folder / name for name in names]
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
-        raise NotFound(f"no weights in {folder}: {missing[0]} is missing (only safetensors are read)", reason="NO_MODEL")
+        raise NotFound(
+            f"no weights in {folder}: {missing[0]} is missing (only safetensors are read)", reason="NO_MODEL"
+        )
     return paths
 
 

@@ -17,7 +17,7 @@ from forerun.engine.native import structs
 from forerun.engine.native.build import Kernels
 from forerun.engine.rope import rope_tables
 from forerun.engine.rows import Rows
-from forerun.engine.weights import Checkpoint, LayerWeights, open_checkpoint
+from forerun.engine.weights import LayerWeights, open_checkpoint
 
 MAX_ROWS = 256  # a pass of more rows runs in parts: workspaces stay in cache
 _LANES = 16
@@ -44,7 +44,9 @@ class NativeForward:
     A row's bits do not depend on the other rows, on how a prompt is cut, on blocks or on the number of threads.
     """
 
-    def __init__(self, kernels: Kernels, config: ModelConfig, *, vocab_size: int, dtype: torch.dtype, threads: int) -> None:
+    def __init__(
+        self, kernels: Kernels, config: ModelConfig, *, vocab_size: int, dtype: torch.dtype, threads: int
+    ) -> None:
         refuse_shapes(config)
         self._kernels = kernels
         self._library = kernels.library
@@ -105,7 +107,9 @@ class NativeForward:
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy all layers' keys and values of one block over another."""
-        self._library.forerun_copy_block(ctypes.byref(self._model), ctypes.c_int64(source), ctypes.c_int64(target))
+        self._library.forerun_copy_block(
+            ctypes.byref(self._model), ctypes.c_int64(source), ctypes.c_int64(target)
+        )
 
     def _start_team(self, threads: int) -> int:
         start = self._library.forerun_start_team

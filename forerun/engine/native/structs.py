@@ -24,12 +24,21 @@ class Model(ctypes.Structure):
     _fields_ = (
         *((name, _INT) for name in ("type", "amx", "num_layers", "hidden", "num_heads", "num_kv_heads")),
         *((name, _INT) for name in ("head_dim", "intermediate", "vocab_size")),
-        *((name, _INT) for name in ("hidden_stride", "attention_stride", "intermediate_stride", "qkv_stride")),
+        *(
+            (name, _INT)
+            for name in ("hidden_stride", "attention_stride", "intermediate_stride", "qkv_stride")
+        ),
         ("norm_eps", ctypes.c_float),
         ("query_scale", ctypes.c_float),
-        *((name, _POINTER) for name in ("embedding", "final_norm", "head", "layers", "cosines", "sines", "kv")),
+        *(
+            (name, _POINTER)
+            for name in ("embedding", "final_norm", "head", "layers", "cosines", "sines", "kv")
+        ),
         ("num_blocks", ctypes.c_int64),
-        *((name, _POINTER) for name in ("residual", "qkv", "normed", "attended", "activated", "tiles", "team")),
+        *(
+            (name, _POINTER)
+            for name in ("residual", "qkv", "normed", "attended", "activated", "tiles", "team")
+        ),
     )
 
 
@@ -38,5 +47,8 @@ class Pass(ctypes.Structure):
 
     _fields_ = (
         *((name, _INT) for name in ("num_rows", "num_logits", "table_width", "num_tiles")),
-        *((name, _POINTER) for name in ("token_ids", "positions", "segments", "tables", "logit_rows", "logits")),
+        *(
+            (name, _POINTER)
+            for name in ("token_ids", "positions", "segments", "tables", "logit_rows", "logits")
+        ),
     )
