@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import uvicorn
-
 from forerun.core.types import Exactness, FinishReason, Mode, ModelInfo, Origin
 from forerun.errors import ForerunError, OffsetBeyondEnd
+from forerun.wire.tls import Tls
 from gateway.api_keys import ApiKeys
 from gateway.events import Delta, Event, Finished, Opened, Speculation, Timings, Usage
 from gateway.following import EventStream
 from gateway.http.app import create_app
+from gateway.http.server import HttpServer
 from gateway.request import GenerationRequest, check
 
 MODEL = ModelInfo(
@@ -97,18 +96,22 @@ class ScriptedGateway:
         return self.is_healthy
 
 
+class Stage:
+    """Where one scripted gateway after another plays, so that many tests share a server."""
+
+    def __init__(self) -> None:
+        self.current = ScriptedGateway()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.current, name)
+
+
 @asynccontextmanager
-async def served(
-    gateway: Any, *keys: str, wrap: Callable[[Any], Any] = lambda app: app
-) -> AsyncIterator[str]:
+async def served(gateway: Any, *keys: str, tls: Tls | None = None) -> AsyncIterator[str]:
     """The address of a real server in front of the gateway."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    app = wrap(create_app(gateway, ApiKeys(keys)))
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    server = HttpServer(create_app(gateway, ApiKeys(keys)), "127.0.0.1:0", tls or Tls(), insecure=False)
+    port = await server.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{port}"
     finally:
-        server.should_exit = True
-        await serving
-        listener.close()
+        await server.drain_and_stop(1)

@@ -9,23 +9,34 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from gateway.http import event_stream, guards
 from gateway.http.unsupported import UNSUPPORTED
-from tests.gateway.scripted import DELTAS, FINISHED, OPENED, ScriptedGateway, served
+from tests.gateway.scripted import DELTAS, FINISHED, OPENED, ScriptedGateway, Stage, served
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage() -> AsyncIterator[tuple[Stage, str]]:
+    stage = Stage()
+    async with served(stage) as url:
+        yield stage, url
+
 
 @pytest.fixture
-async def gateway() -> ScriptedGateway:
-    return ScriptedGateway()
+def gateway(stage: tuple[Stage, str]) -> ScriptedGateway:
+    stage[0].current = ScriptedGateway()
+    return stage[0].current
 
 
-@pytest.fixture
-async def web(gateway: ScriptedGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(gateway) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+@pytest_asyncio.fixture(loop_scope="module")
+async def web(gateway: ScriptedGateway, stage: tuple[Stage, str]) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=stage[1], timeout=30, verify=False) as client:
         yield client
 
 

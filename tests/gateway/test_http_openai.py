@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 
 import openai
 import pytest
+import pytest_asyncio
 
 from forerun import errors
 from forerun.core.types import Acceptance, FinishReason, Sampling
 from gateway.events import Finished
-from tests.gateway.scripted import DELTAS, FINISHED, OPENED, TEXT, ScriptedGateway, served
+from tests.gateway.scripted import DELTAS, FINISHED, OPENED, TEXT, ScriptedGateway, Stage, served
 
 ASK = {"model": "org/bell", "messages": [{"role": "user", "content": "hi"}]}
 SPECULATION = {
@@ -23,18 +24,25 @@ SPECULATION = {
     "num_draft_tokens": 6,
 }
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage() -> AsyncIterator[tuple[Stage, str]]:
+    stage = Stage()
+    async with served(stage, "k-1") as url:
+        yield stage, url
+
 
 @pytest.fixture
-async def gateway() -> ScriptedGateway:
-    return ScriptedGateway()
+def gateway(stage: tuple[Stage, str]) -> ScriptedGateway:
+    stage[0].current = ScriptedGateway()
+    return stage[0].current
 
 
-@pytest.fixture
-async def client(gateway: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with (
-        served(gateway, "k-1") as url,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k-1", max_retries=0) as client,
-    ):
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(gateway: ScriptedGateway, stage: tuple[Stage, str]) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{stage[1]}/v1", api_key="k-1", max_retries=0) as client:
         yield client
 
 
