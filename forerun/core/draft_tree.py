@@ -111,7 +111,7 @@ class DraftTree:
 
         `parent`: an id this stream sent earlier, or 0 for the settled text at `base`. Where the parent is
         settled the chain is walked over the text while it agrees. Dropped silently: what disagrees, what has
-        an unknown parent, what exceeds the window, ids that had arrived before, anything of a stream that is
+        an unknown parent, what exceeds the window, what had arrived before, anything of a stream that is
         not open. A parent 0 at a higher base than before begins the stream's branch anew; nodes it had are
         given up, except that without `merge` a first child of the head stays to be tested.
 
@@ -121,7 +121,7 @@ class DraftTree:
         """
         self._check(base, parent, first_id, len(token_ids), len(laws))
         state = self._streams.get(stream)
-        if state is None:
+        if state is None or base < state.acknowledged:
             return 0
         state.acknowledge(base)
         repeated = max(0, state.seen_id - first_id + 1)

@@ -161,7 +161,7 @@ class TestOnePosition:
             return rejection([accept], [correct]).decide(P_ROW, 0, [Candidate(x, q)])[0]
 
         shared = [b for q in (draft, *laws) for axis in borders_of(target, q, 3) for b in axis]
-        return error(law_of(procedure, [shared] * 3), target)
+        return error(law_of(procedure, [shared] * 3, corners=not laws), target)
 
 
 class TestSelection:
