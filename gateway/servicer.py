@@ -68,11 +68,13 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         session = await self._gateway.get(request.session_id, request.include_passes)
         settled = passes(session.entries)
         token_ids = [token for piece in settled for token in piece.token_ids]
+        plan_ids = [token for piece in settled if piece.record for token in piece.record.plan_token_ids]
         return gateway_pb2.GetSessionResponse(
             **_state(session),
             text=await self._gateway.text_of(session),
             passes=[settled_to_proto(piece) for piece in settled],
             token_texts=await self._gateway.token_texts(session, token_ids) if token_ids else (),
+            plan_texts=await self._gateway.token_texts(session, plan_ids) if plan_ids else (),
         )
 
     async def DeleteSession(
