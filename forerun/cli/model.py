@@ -21,7 +21,7 @@ def model() -> None:
 def converted(console: Console) -> Path:
     """Return the folder of the packaged model; a bar shows its one conversion. Raises NotFound."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         line = progress.add_task(TITLE, total=1.0)
 
         def report(step: str, fraction: float) -> None:

@@ -58,10 +58,8 @@ def text_by_id(session: StoredSession) -> TextOf:
     records = [one.record for one in session.passes if one.record]
     settled = [token for one in session.passes for token in one.token_ids]
     planned = [token for record in records for token in record.plan_token_ids]
-    # An older gateway says nothing of what was planned.
-    known = dict(zip(planned, session.plan_texts, strict=False)) | dict(
-        zip(settled, session.token_texts, strict=False)
-    )
+    known = dict(zip(planned, session.plan_texts, strict=True))
+    known |= dict(zip(settled, session.token_texts, strict=True))
     return lambda token: known.get(token, f"#{token}")
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from forerun.cli.client import DEFAULT_ADDRESS
 from forerun.cli.cores import share_out
 from forerun.cli.flags import Dtype, Target
 from forerun.cli.foreground import progress_console, run
@@ -97,8 +98,11 @@ def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[
     others += [
         f"drafter {one.address} ({s})" for one, s in zip(stack.by_role("drafter"), sources, strict=True)
     ]
-    console.print(f"[bold green]ready[/]  http://{http}/v1  ·  grpc {gateway.address}  ·  Ctrl-C stops")
-    console.print(f"       {'  ·  '.join(others)}  ·  store {store_url}", style="dim")
+    where = "" if gateway.address == DEFAULT_ADDRESS else f"--gateway {gateway.address} "
+    console.print(
+        f"[bold green]ready[/]  http://{http}/v1  ·  grpc {gateway.address}  ·  Ctrl-C stops", soft_wrap=True
+    )
+    console.print(f"       {'  ·  '.join(others)}  ·  store {store_url}", style="dim", soft_wrap=True)
     body = '{"messages": [{"role": "user", "content": "Name three rivers."}]}'
     console.print(
         f"try    curl http://{http}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
@@ -106,7 +110,9 @@ def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[
         soft_wrap=True,
         markup=False,
     )
-    console.print("or     forerun generate 'Name three rivers.'", style="dim", markup=False)
+    console.print(
+        f"or     forerun generate {where}'Name three rivers.'", style="dim", markup=False, soft_wrap=True
+    )
 
 
 def _printer(console: Console) -> Log:
