@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from forerun.core.types import TokenizerFiles
 from forerun.engine.tokenizer_files import read_tokenizer, vocabulary
@@ -57,6 +57,7 @@ def save_tiny_model(
     vocab = {f"t{i}": i for i in range(vocab_size - 1)} | {"<eos>": vocab_size - 1}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="t0"))  # noqa: S106 - a word, no password
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Fuse()  # a text is its words, one after the other
     tokenizer.add_special_tokens(["<eos>"])
     files = TokenizerFiles(
         tokenizer.to_str().encode(),
