@@ -14,7 +14,7 @@ from tests.k8s.pod_security import loose_pods
 from tests.k8s.references import broken_ports, broken_selectors, short_grace, unresolved
 from tests.k8s.services import broken_addresses, unclear_encryption, unknown_settings, wrong_probes
 
-VERSIONS = ("1.33", "1.35", kubernetes_validate.latest_version())
+VERSIONS = ("1.33", kubernetes_validate.latest_version())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
