@@ -17,6 +17,8 @@ from gateway.router import Router
 
 # A drafter that said this will say it again: its vocabulary, its allow-list, its build do not fit.
 _FOR_GOOD = (FailedPrecondition, InvalidRequest, PermissionRefused)
+# The first look again; later ones are up to `drafter_retry_s` apart.
+_FIRST_PAUSE_S = 0.02
 
 
 async def assist(router: Router, request: drafter_pb2.AssistRequest, patience: Patience) -> None:
@@ -26,6 +28,7 @@ async def assist(router: Router, request: drafter_pb2.AssistRequest, patience: P
     """
     log = structlog.get_logger("gateway.assistance").bind(session_id=request.session_id)
     unfit: set[str] = set()
+    pause = min(_FIRST_PAUSE_S, patience.drafter_retry_s)
     while True:
         drafter = router.drafter(
             request.session_id, vocab_fingerprint=request.vocab_fingerprint, exclude=unfit
@@ -42,7 +45,8 @@ async def assist(router: Router, request: drafter_pb2.AssistRequest, patience: P
                     router.report_failure(drafter)
             else:
                 return
-        await asyncio.sleep(patience.drafter_retry_s)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, patience.drafter_retry_s)
 
 
 async def _assist(drafter: Replica, request: drafter_pb2.AssistRequest, patience: Patience) -> None:

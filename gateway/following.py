@@ -56,6 +56,7 @@ async def entries(
     session: StoredSession, position: int, store: Store, generations: Generations
 ) -> AsyncGenerator[Entry, None]:
     """Entries beyond `position` tokens, oldest first, to the turn's end, whoever decodes."""
+    block_ms = 0
     while True:
         generation = generations.running(session.session_id)
         if generation is not None and generation.number == session.number:
@@ -63,16 +64,15 @@ async def entries(
             if not found:
                 _raise_end(generation)
         else:
-            found = await store.tail(session, position)
+            found = await store.tail(session, position, block_ms=block_ms)
             if not found:
                 now = await _current(store, session)
                 if now.status is SessionStatus.FINISHED and position >= len(now.token_ids):
                     return
-                if not now.is_owned:
-                    await generations.go_on(now)
-                    continue
                 # A lapse of the lease is looked for as soon as it can be there.
-                found = await store.tail(session, position, block_ms=min(now.lease_ms + 1, MAX_BLOCK_MS))
+                block_ms = min(now.lease_ms + 1, MAX_BLOCK_MS) if now.is_owned else 0
+                if not now.is_owned and now.status is not SessionStatus.FINISHED:
+                    await generations.go_on(now)
         for entry in found:
             yield entry
             if entry.finish_reason is not FinishReason.NONE:

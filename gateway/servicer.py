@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc
@@ -16,7 +16,6 @@ from forerun.wire.convert import exactness_to_proto, model_to_proto, sampling_fr
 from forerun.wire.telemetry import extract
 from gateway.api_keys import ApiKeys
 from gateway.events import Delta, Event, Finished, Opened
-from gateway.following import EventStream
 from gateway.request import GenerationRequest
 from gateway.service import Gateway
 from gateway.store.session import SessionStatus, StoredSession
@@ -47,8 +46,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self._admit(context)
         with _trace_of(context):
             stream = await self._gateway.generate(request_from_proto(request))
-        async for event in _closing(stream):
-            yield gateway_pb2.GenerateResponse(**event_to_fields(event))
+        async with aclosing(stream):
+            async for event in stream:
+                yield gateway_pb2.GenerateResponse(**event_to_fields(event))
 
     async def Resume(
         self, request: gateway_pb2.ResumeRequest, context: Context
@@ -57,8 +57,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self._admit(context)
         with _trace_of(context):
             stream = await self._gateway.resume(request.session_id, request.offset)
-        async for event in _closing(stream):
-            yield gateway_pb2.ResumeResponse(**event_to_fields(event))
+        async with aclosing(stream):
+            async for event in stream:
+                yield gateway_pb2.ResumeResponse(**event_to_fields(event))
 
     async def GetSession(
         self, request: gateway_pb2.GetSessionRequest, context: Context
@@ -178,15 +179,6 @@ def _state(session: StoredSession) -> dict[str, Any]:
         "seed": session.turn.seed,
         "finish_reason": session.finish_reason.value,
     }
-
-
-async def _closing(stream: EventStream) -> AsyncIterator[Event]:
-    """The stream's events; it is closed when the call ends, however it ends."""
-    try:
-        async for event in stream:
-            yield event
-    finally:
-        await stream.aclose()
 
 
 @contextmanager

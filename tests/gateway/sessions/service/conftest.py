@@ -77,6 +77,7 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.chunk = 2
         self.stops: list[Stop] = []
         self.requests: list[verifier_pb2.DecodeRequest] = []
+        self.metadata: list[dict[str, str]] = []
         self.num_running = 0
         self.idle = asyncio.Event()
         self.epochs: dict[str, int] = {}
@@ -97,6 +98,7 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServiceServicer):
 
     async def Decode(self, request, context):
         self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
         if self.refusal is not None:
             raise self.refusal
         if request.epoch < self.epochs.get(request.session_id, 0):
@@ -167,6 +169,7 @@ class ScriptedDrafter(drafter_pb2_grpc.DrafterServiceServicer):
     def __init__(self, model: ModelInfo) -> None:
         self.model = model
         self.asked: asyncio.Queue[drafter_pb2.AssistRequest] = asyncio.Queue()
+        self.metadata: list[dict[str, str]] = []
         self.error: errors.ForerunError | None = None
         self.fail = asyncio.Event()
         self.address = ""
@@ -177,6 +180,7 @@ class ScriptedDrafter(drafter_pb2_grpc.DrafterServiceServicer):
         )
 
     async def Assist(self, request, context):
+        self.metadata.append(dict(context.invocation_metadata()))
         self.asked.put_nowait(request)
         if self.error is not None:
             raise self.error

@@ -1,0 +1,130 @@
+"""Assemble the gateway and run it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import structlog
+
+from forerun.core.types import Acceptance
+from forerun.v1 import gateway_pb2_grpc as rpc
+from forerun.wire import telemetry
+from forerun.wire.address import Address
+from forerun.wire.server import Server
+from forerun.wire.tls import Tls
+from gateway.api_keys import ApiKeys
+from gateway.http.app import create_app
+from gateway.http.server import HttpServer
+from gateway.patience import Patience
+from gateway.router import Router
+from gateway.service import Gateway
+from gateway.servicer import GATEWAY_SERVICE, GatewayServicer
+from gateway.settings import Settings
+from gateway.store.store import Store
+
+# A first verifier is waited for this long before the doors are said to be open; requests wait for one too.
+FIRST_VERIFIER_S = 10.0
+# What a client may need to read the end of an answer that was cut at the end of the grace period.
+LAST_WORDS_S = 1.0
+
+log = structlog.get_logger()
+
+
+async def serve(settings: Settings, announce: Callable[[str, str], None]) -> int:
+    """Answer, and on SIGTERM or SIGINT drain; return the exit status.
+
+    `announce` is called with the bound HTTP and gRPC addresses. Raises ForerunError for settings that cannot be
+    served (port taken, no TLS beyond loopback, an address or Redis URL that is none). Redis and verifiers may come
+    later.
+    """
+    seen = telemetry.setup(
+        "gateway",
+        otlp_endpoint=settings.otlp_endpoint or None,
+        metrics_port=settings.metrics_port or None,
+        metrics_host=Address.parse(settings.http, "http").host,
+    )
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await _serve(settings, stop, announce)
+    finally:
+        seen.close()
+    return 0
+
+
+async def _serve(settings: Settings, stop: asyncio.Event, announce: Callable[[str, str], None]) -> None:
+    tls = Tls(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    keys = ApiKeys.from_file(settings.api_keys_file)
+    store = Store(settings.redis_url, lease_s=settings.lease_s, ttl_s=settings.session_ttl_s)
+    router = Router(settings.verifiers, settings.drafters, tls)
+    gateway = Gateway(
+        store,
+        router,
+        acceptance=Acceptance[settings.acceptance.upper()],
+        patience=Patience(detach_grace_s=settings.detach_grace_s),
+    )
+    server = Server(
+        settings.grpc,
+        tls,
+        insecure=settings.insecure,
+        services=(GATEWAY_SERVICE,),
+        health_port=settings.health_port or None,
+    )
+    http = HttpServer(create_app(gateway, keys), settings.http, tls, insecure=settings.insecure)
+    rpc.add_GatewayServiceServicer_to_server(GatewayServicer(gateway, keys), server.grpc)
+    await router.start()
+    try:
+        await _run(settings, gateway, router, server, http, stop, announce)
+    finally:
+        await router.close()
+        await store.close()
+
+
+async def _run(
+    settings: Settings,
+    gateway: Gateway,
+    router: Router,
+    server: Server,
+    http: HttpServer,
+    stop: asyncio.Event,
+    announce: Callable[[str, str], None],
+) -> None:
+    grpc_address = str(Address(Address.parse(settings.grpc, "grpc").host, await server.start()))
+    try:
+        http_address = str(Address(Address.parse(settings.http, "http").host, await http.start()))
+    except BaseException:
+        await server.drain_and_stop(0)
+        raise
+    try:
+        if not await _ready_or_told(router, stop):
+            log.warning("no verifier yet", verifiers=settings.verifiers)
+        await server.set_serving(True)
+        log.info("ready", http=http_address, grpc=grpc_address)
+        announce(http_address, grpc_address)
+        await stop.wait()
+        log.info("draining", grace_s=settings.grace_s)
+        grace_s = settings.grace_s
+    except BaseException:
+        grace_s = 0.0
+        raise
+    finally:
+        # Health says NOT_SERVING and new calls are refused at once; answers go on until the grace is over, then
+        # their leases are given up and their clients told to resume elsewhere.
+        await asyncio.gather(
+            gateway.drain(grace_s),
+            server.drain_and_stop(grace_s + LAST_WORDS_S),
+            http.drain_and_stop(grace_s + LAST_WORDS_S),
+        )
+
+
+async def _ready_or_told(router: Router, stop: asyncio.Event) -> bool:
+    """Whether a verifier serves; waits for one, but not past the signal to stop."""
+    waiting = [asyncio.create_task(router.wait_ready(FIRST_VERIFIER_S)), asyncio.create_task(stop.wait())]
+    done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    return all(task.result() for task in done)
