@@ -104,12 +104,11 @@ class Scheduler:
         while self._sessions.ended:
             await self._thread.run(self._engine.close, self._sessions.ended.popleft().key)
         for session in list(self._sessions.running.values()):
-            if not session.opened:
-                session.opened = True
-                session.computed = await self._thread.run(
-                    self._engine.open, session.key, session.tree.token_ids
-                )
-                session.ready_ns = time.monotonic_ns()
+            if not session.opened and not session.finished:
+                held = await self._thread.run(self._engine.open, session.key, session.tree.token_ids)
+                session.opened, session.computed, session.ready_ns = True, held, time.monotonic_ns()
+                if session.finished:  # cancelled while it was opened
+                    self._sessions.ended.append(session)
 
     async def _await_drafts(self) -> None:
         """Give drafters that owe an answer the time that waiting for them pays, for all sessions at once."""
@@ -128,7 +127,7 @@ class Scheduler:
     def _compose(self) -> list[Turn]:
         """Choose the rows of the next pass: every decoding session, then prompts in equal shares."""
         decoding = self._decoding()[:MAX_ROWS]
-        prompts = [s for s in self._sessions.running.values() if s.num_pending > 1]
+        prompts = [s for s in self._opened() if s.num_pending > 1]
         prompts.sort(key=lambda s: s.num_pending)
         budget = PREFILL_ROWS_BESIDE_DECODING if decoding else PREFILL_ROWS
         budget = min(budget, MAX_ROWS - len(decoding), sum(s.num_pending for s in prompts))
@@ -142,7 +141,11 @@ class Scheduler:
         return turns
 
     def _decoding(self) -> list[Session]:
-        return [s for s in self._sessions.running.values() if s.num_pending == 1]
+        return [s for s in self._opened() if s.num_pending == 1]
+
+    def _opened(self) -> list[Session]:
+        """Running sessions the engine knows; one admitted a moment ago is opened before the next pass."""
+        return [s for s in self._sessions.running.values() if s.opened]
 
     def _settle_all(
         self, turns: Sequence[Turn], logits: Sequence[NDArray[np.float32]], started_ns: int
@@ -173,7 +176,8 @@ class Scheduler:
         session, base = turn.session, turn.session.base
         outcome = verify(session.decider, logits, session.tree, turn.plan, turn.stream)
         token_ids, finish = session.cut(outcome.token_ids)
-        session.computed += turn.num_fed + min(len(turn.plan), outcome.num_accepted)
+        # A sibling of a planned node may be accepted in its place; it had no row, so it has no KV.
+        session.computed += turn.num_fed + sum(a is b for a, b in zip(turn.plan, outcome.accepted, strict=False))
         torn = session.tree.settle(token_ids)
         record = PassRecord(
             plan_token_ids=tuple(node.token_id for node in turn.plan),
@@ -232,7 +236,7 @@ class Scheduler:
 
     def _set_back(self, full: PoolFullError) -> None:
         """The KV pool is full: the youngest running session gives its KV up and queues until another one ends."""
-        opened = [s for s in self._sessions.running.values() if s.opened]
+        opened = self._opened()
         if len(opened) == 1:
             self._fail(opened, full)
             return

@@ -38,7 +38,10 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> int:
     `advertise`).
     """
     seen = telemetry.setup(
-        "verifier", otlp_endpoint=settings.otlp_endpoint or None, metrics_port=settings.metrics_port or None
+        "verifier",
+        otlp_endpoint=settings.otlp_endpoint or None,
+        metrics_port=settings.metrics_port or None,
+        metrics_host=Address.parse(settings.listen, "listen").host,
     )
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
