@@ -18,9 +18,6 @@ from gateway.http.errors import BodyTooLarge, response_of
 
 # A context of a million tokens as JSON numbers fits; tokenizing more would hold up every other client.
 MAX_BODY_BYTES = 8 * 1024 * 1024
-# How much of a refused body is still read, so that its sender hears the answer instead of a broken
-# connection.
-MAX_DRAINED_BYTES = 8 * MAX_BODY_BYTES
 # The routes that need a key; probes and metrics hold none.
 GUARDED = "/v1/"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -58,6 +55,7 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._refusal = BodyTooLarge(f"the body is larger than {max_bytes} bytes", reason="BODY_TOO_LARGE")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,7 +66,8 @@ class BodyLimit:
         while message["type"] == "http.request":
             body += message.get("body", b"")
             if len(body) > self._max_bytes:
-                await self._refuse(scope, receive, send, message, len(body))
+                # What is still on its way the server reads and drops.
+                await response_of(self._refusal)(scope, receive, send)
                 return
             if not message.get("more_body", False):
                 break
@@ -79,13 +78,6 @@ class BodyLimit:
             else [message]
         )
         await self._app(scope, _replay(pending, receive), send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, message: Message, read: int) -> None:
-        while message.get("more_body", False) and read < MAX_DRAINED_BYTES:
-            message = await receive()
-            read += len(message.get("body", b""))
-        refusal = BodyTooLarge(f"the body is larger than {self._max_bytes} bytes", reason="BODY_TOO_LARGE")
-        await response_of(refusal)(scope, receive, send)
 
 
 def _replay(pending: Iterable[Message], receive: Receive) -> Receive:

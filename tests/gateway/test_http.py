@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from gateway.http import event_stream, guards
 from gateway.http.unsupported import UNSUPPORTED
+from gateway.request import GenerationRequest
 from tests.gateway.scripted import DELTAS, FINISHED, OPENED, ScriptedGateway, Stage, served
 
 CHAT = "/v1/chat/completions"
@@ -36,7 +37,7 @@ def gateway(stage: tuple[Stage, str]) -> ScriptedGateway:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def web(gateway: ScriptedGateway, stage: tuple[Stage, str]) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=stage[1], timeout=30, verify=False) as client:
+    async with httpx.AsyncClient(base_url=stage[1], timeout=30) as client:
         yield client
 
 
@@ -189,11 +190,11 @@ async def test_a_body_too_large_is_answered_and_not_read_into_memory(
     gateway, monkeypatch, is_declared
 ) -> None:
     monkeypatch.setattr(guards.BodyLimit.__init__, "__defaults__", (1000,))
-    body = b'{"prompt": "' + b"x" * 500_000 + b'"}'
+    body = b'{"prompt": "' + b"x" * 20_000_000 + b'"}'
 
     async def pieces() -> AsyncIterator[bytes]:
-        for start in range(0, len(body), 50_000):
-            yield body[start : start + 50_000]
+        for start in range(0, len(body), 1_000_000):
+            yield body[start : start + 1_000_000]
 
     async with served(gateway) as url, httpx.AsyncClient(base_url=url, timeout=30) as web:
         reply = await web.post(
@@ -253,6 +254,22 @@ async def _read_a_line(web: httpx.AsyncClient, body: dict[str, Any]) -> str:
         async for line in reply.aiter_lines():
             return line
     return ""
+
+
+async def test_a_client_gone_before_the_first_frame_still_detaches_its_answer(gateway) -> None:
+    events = await gateway.generate(GenerationRequest(prompt="hi"))
+
+    async def untouched() -> AsyncGenerator[bytes, None]:
+        yield b""
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(_message: object) -> None:
+        await asyncio.Event().wait()
+
+    await event_stream.EventStream(untouched(), events)({}, receive, send)
+    assert gateway.detached.is_set()
 
 
 async def test_a_silent_stream_is_kept_alive_with_comments(gateway, monkeypatch) -> None:

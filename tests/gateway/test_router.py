@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from forerun.core.types import TokenizerFiles
-from forerun.errors import FailedPrecondition, ForerunError, InvalidRequest, NotFound, Unavailable
+from forerun.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 from forerun.v1 import verifier_pb2, verifier_pb2_grpc
 from forerun.wire.address import Address
 from forerun.wire.tls import Tls

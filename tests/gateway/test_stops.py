@@ -44,6 +44,7 @@ def held(data: bytes, stop: list[str]) -> int:
 @example(text="ababa", stop=["abab", "b"], size=0, broken=40)
 @example(text="aaaa", stop=["aaa"], size=3, broken=40)
 @example(text="é😀", stop=["😀"], size=3, broken=3)
+@example(text="éa", stop=["a"], size=3, broken=1)
 def test_search_agrees_with_brute_force(
     small: Tokenizer, text: str, stop: list[str], size: int, broken: int
 ) -> None:

@@ -74,6 +74,8 @@ def test_special_tokens_are_skipped_in_text_and_named_one_by_one(small: Tokenize
     ids = small.encode("<|start|>bell<|end|>")
     assert small.decode(ids) == "bell"
     assert small.token_text(ids[0]) == "<|start|>"
+    assert small.token_text(small.encode(" bell")[0]) == " bell"
+    assert small.token_text(small.encode("🦉")[0]) == "\ufffd"
     assert small.token_text(100_000) == ""
 
 
