@@ -7,7 +7,7 @@ another gateway owns the session, or when it is told to stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum, auto
 
 import structlog
@@ -104,7 +104,7 @@ class Generation:
     async def _run(self, on_end: Callable[[Generation], None]) -> None:
         metrics.RUNNING.inc()
         end = End.FAILED
-        beating = asyncio.create_task(self._beat())
+        beating = self._aside(self._beat())
         try:
             with tracer().start_as_current_span("generation", attributes={"session_id": self.session_id}):
                 end = await self._decode_on()
@@ -190,13 +190,13 @@ class Generation:
                 raise VerifierLost(FailedPrecondition("another vocabulary", reason="VOCABULARY_MISMATCH"))
             if not await self._ledger.place(replica.address, model.numerics, model.exact):
                 return End.FENCED
-            helper = None if self._turn.no_draft else asyncio.create_task(self._assist(started))
+            helping = None if self._turn.no_draft else self._aside(self._assist(started))
             try:
                 return await self._commit_all(decoding, holdback)
             finally:
-                if helper is not None:
-                    helper.cancel()
-                    await asyncio.gather(helper, return_exceptions=True)
+                if helping is not None:
+                    helping.cancel()
+                    await asyncio.gather(helping, return_exceptions=True)
 
     async def _commit_all(self, decoding: Decoding, holdback: Holdback) -> End:
         while True:
@@ -236,6 +236,17 @@ class Generation:
             vocab_fingerprint=started.model.vocab_fingerprint,
         )
         await assist(self._router, request, self._patience)
+
+    def _aside(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Work beside the answer: a fault in it is logged and stops nothing."""
+
+        def log_fault(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (fault := task.exception()) is not None:
+                self._log.error("fault beside the generation", exc_info=fault)
+
+        task = asyncio.create_task(work)
+        task.add_done_callback(log_fault)
+        return task
 
     def _wake(self) -> None:
         self._changed.set()

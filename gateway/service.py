@@ -219,6 +219,9 @@ class Gateway:
         """Decode a session whose lease was just given to this gateway; returns it as read."""
         session = await self._store.read(session_id, with_entries=True)
         tokenizer = await self._router.tokenizer(session.turn.model.name)
+        if self._draining:  # begun meanwhile; another gateway may go on
+            await self._store.release(session_id, session.epoch, detached=False)
+            self._refuse_when_draining()
         generation = Generation(session, self._store, self._router, tokenizer, self._patience)
         self._generations[session_id] = generation
         generation.start(self._ended)

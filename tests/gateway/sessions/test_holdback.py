@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core.types import FinishReason, Origin, PassRecord, Settled
@@ -46,6 +46,7 @@ def release(small, turn, stop, settled) -> list[Entry]:
     return released
 
 
+@settings(deadline=None)
 @given(
     cuts=st.sets(st.integers(1, 40)),
     stop=st.sampled_from(

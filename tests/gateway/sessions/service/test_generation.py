@@ -133,7 +133,7 @@ async def test_a_lost_verifier_is_replaced_without_a_trace(
     # Whichever is asked first fails once in mid-answer; a single one is asked again.
     for verifier in (first, second):
         verifier.stop_at(5, fault)
-    gateway = await make_gateway(first, second, stall_s=0.2)
+    gateway = await make_gateway(first, second, stall_s=1.0 if fault.__name__ == "stall" else 100.0)
     heard = await hear(await gateway.generate(ASK))
     assert heard.token_ids == answer
     assert heard.finished.exact is Exactness.BITWISE
@@ -194,6 +194,8 @@ async def test_without_any_verifier_the_client_is_told_and_the_session_stays(
     stop = verifier.stop_at(5)
     stream = await gateway.generate(ASK)
     session_id = (await anext(stream)).session_id
+    while (event := await anext(stream)).offset + len(event.token_ids) < 5:
+        pass
     await stop.reached.wait()
     await verifier.server.grpc.stop(None)
     with pytest.raises(Unavailable):
@@ -233,7 +235,7 @@ async def test_a_request_the_verifier_refuses_ends_with_its_reason(make_gateway,
 
 async def test_a_full_verifier_is_waited_for_and_then_said_to_be_full(make_gateway, verifier):
     verifier.refusal = Overloaded("full", retry_after_s=0.01)
-    gateway = await make_gateway(verifier, verifier_s=0.2)
+    gateway = await make_gateway(verifier, verifier_s=1.0)
     stream = await gateway.generate(ASK)
     await anext(stream)
     with pytest.raises(Overloaded):
@@ -251,6 +253,31 @@ async def test_an_epoch_that_is_too_low_for_the_verifier_is_raised(make_gateway,
     stop.go.set()
     assert (await hear(stream)).token_ids == answer
     assert verifier.requests[-1].epoch == 3
+
+
+async def test_many_clients_hear_the_same_while_verifiers_fail(
+    make_gateway, make_verifier, hear, answer, faults, store
+):
+    verifiers = [await make_verifier() for _ in range(2)]
+    for verifier in verifiers:
+        for at, name in (
+            (3, "hang_up"),
+            (5, "internal"),
+            (8, "unavailable"),
+            (11, "cancelled"),
+            (13, "overloaded"),
+        ):
+            verifier.stop_at(at, faults[name])
+    gateways = [await make_gateway(*verifiers) for _ in range(2)]
+    asked = [gateways[i % 2].generate(replace(ASK, stop=("city",) if i % 3 else ())) for i in range(32)]
+    heard = await asyncio.gather(*[hear(stream) for stream in await asyncio.gather(*asked)])
+    for i, one in enumerate(heard):
+        assert one.text == heard[i % 3].text
+        assert one.token_ids == heard[i % 3].token_ids == answer[: len(one.token_ids)]
+        assert (await store.read(one.opened.session_id)).answer_ids == one.token_ids
+    assert len({one.opened.session_id for one in heard}) == 32
+    for verifier in verifiers:
+        await verifier.idle.wait()
 
 
 async def test_drafter_is_asked_to_help(make_gateway, verifier, make_drafter, hear, model):
