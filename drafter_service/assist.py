@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,8 @@ FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 2.0
 # What may be over by the next attempt. Anything else is the verifier's answer: no such session, an old epoch,
 # another vocabulary, a wrong key.
 _PASSING = (Unavailable, Overloaded, InternalFault)
+
+Replies = AsyncIterator[pb.VerifyResponse]
 
 log = structlog.get_logger()
 
@@ -80,7 +82,7 @@ class Assistance:
         self._drafter = drafter
         self._trace = trace
         self._time_left = time_left
-        self._failures = 0
+        self._failures = 0  # attempts in a row that brought no verdict
         self._num_streams = 0
 
     async def run(self) -> FinishReason:
@@ -99,8 +101,12 @@ class Assistance:
                 except Unavailable as gone:
                     error = gone
                 self._failures += 1
-                if not isinstance(error, _PASSING) or self._failures >= MAX_ATTEMPTS:
+                if not isinstance(error, _PASSING):
                     raise error
+                if self._failures >= MAX_ATTEMPTS:
+                    raise Unavailable(
+                        f"verifier {self.order.verifier_address}: {error.message}", reason="STREAM_LOST"
+                    ) from error
                 log.info(
                     "stream broke", session=self.order.session_id, reason=error.reason, why=error.message
                 )
@@ -111,20 +117,23 @@ class Assistance:
         """Attach and draft until the verifier says that the session is over, or the stream breaks."""
         self._num_streams += 1
         call = stub.Verify(metadata=inject(context=self._trace), timeout=self._time_left())
+        # Iterated, not `read`: a write that meets the end of the stream marks the call as failed, and
+        # `read` would then not deliver the last verdict although it has arrived.
+        replies = aiter(call)
         attachment: Attachment | None = None
         try:
-            snapshot = await self._attach(call)
+            snapshot = await self._attach(call, replies)
             attachment = Attachment(self._session(snapshot), self._trace)
             self.changed.set()
             self._loop.join(attachment)
-            return await self._draft(call, attachment)
+            return await self._draft(call, replies, attachment)
         finally:
             call.cancel()
             if attachment is not None:
                 self._loop.leave(attachment)
                 await self._source.forget(attachment.session.key)
 
-    async def _attach(self, call: Any) -> Snapshot:
+    async def _attach(self, call: Any, replies: Replies) -> Snapshot:
         order = self.order
         attach = pb.Attach(
             session_id=order.session_id,
@@ -138,10 +147,10 @@ class Assistance:
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
                 await _write(call, pb.VerifyRequest(attach=attach))
-                reply = await call.read()
+                reply = await anext(replies, None)
         except TimeoutError:
             raise Unavailable("the verifier does not answer", reason="ATTACH_TIMEOUT") from None
-        if reply is grpc.aio.EOF or reply.WhichOneof("message") != "snapshot":
+        if reply is None or reply.WhichOneof("message") != "snapshot":
             raise Unavailable("the verifier sent no snapshot", reason="NO_SNAPSHOT")
         return convert.snapshot_from_proto(reply.snapshot)
 
@@ -155,9 +164,9 @@ class Assistance:
             counts=self.counts,
         )
 
-    async def _draft(self, call: Any, attachment: Attachment) -> FinishReason:
+    async def _draft(self, call: Any, replies: Replies, attachment: Attachment) -> FinishReason:
         sending = asyncio.create_task(_send(call, attachment))
-        listening = asyncio.create_task(self._listen(call, attachment.session))
+        listening = asyncio.create_task(self._listen(replies, attachment.session))
         try:
             await asyncio.wait({sending, listening}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
@@ -168,12 +177,9 @@ class Assistance:
             listening.cancel()
             await asyncio.gather(sending, listening, return_exceptions=True)
 
-    async def _listen(self, call: Any, session: DraftSession) -> FinishReason:
+    async def _listen(self, replies: Replies, session: DraftSession) -> FinishReason:
         """Take verdicts in until the last one."""
-        while True:
-            reply = await call.read()
-            if reply is grpc.aio.EOF:
-                raise Unavailable("the verifier let this stream go", reason="STREAM_CLOSED")
+        async for reply in replies:
             verdict = convert.verdict_from_proto(reply.verdict)
             if not session.apply(verdict):
                 metrics.RESTARTS.inc()
@@ -184,6 +190,7 @@ class Assistance:
             if verdict.finish_reason is not FinishReason.NONE:
                 return verdict.finish_reason
             self._loop.stir()
+        raise Unavailable("the verifier let this stream go", reason="STREAM_CLOSED")
 
 
 async def _send(call: Any, attachment: Attachment) -> None:

@@ -205,9 +205,10 @@ async def test_sessions_of_one_verifier_share_a_channel(make_verifier, make_draf
 
 
 async def test_cancelling_frees_stream_channel_kv_and_place(
-    make_verifier, make_drafter, make_snapshot, hash_source
+    make_verifier, make_drafter, make_snapshot, make_engine
 ):
-    verifier, drafter = await make_verifier(), await make_drafter(hash_source, max_sessions=1)
+    thread, engine = EngineThread(), make_engine()
+    verifier, drafter = await make_verifier(), await make_drafter(ModelSource(engine, thread), max_sessions=1)
     call = drafter.assist(verifier)
     stream = await verifier.attached()
     stream.say(make_snapshot())
@@ -216,8 +217,13 @@ async def test_cancelling_frees_stream_channel_kv_and_place(
     async with asyncio.timeout(20):
         await stream.closed.wait()
     await gone(drafter)
-    drafter.assist(verifier, session="s2")
+    assert len(engine.opened) == 1
+    assert engine.kv == {}
+    next_one = drafter.assist(verifier, session="s2")
     assert (await verifier.attached()).attach.session_id == "s2"
+    next_one.cancel()
+    await gone(drafter)
+    thread.close()
 
 
 async def test_a_broken_stream_is_attached_anew_with_the_new_snapshot(
@@ -286,7 +292,9 @@ async def test_a_verifier_that_cannot_be_reached_is_given_up_as_unavailable(
     monkeypatch.setattr("drafter_service.assist.FIRST_BACKOFF_S", 0.001)
     verifier, drafter = await make_verifier(), await make_drafter(replay)
     verifier.address = "127.0.0.1:1"
-    assert type(await status_of(drafter.assist(verifier))) is errors.Unavailable
+    got = await status_of(drafter.assist(verifier))
+    assert (type(got), got.reason) == (errors.Unavailable, "STREAM_LOST")
+    assert verifier.address in got.message
     await gone(drafter)
 
 
@@ -301,7 +309,42 @@ async def test_a_stream_that_keeps_ending_without_a_verdict_is_given_up(
         stream.say(make_snapshot())
         stream.say(None)
     got = await status_of(call)
-    assert (type(got), got.reason) == (errors.Unavailable, "STREAM_CLOSED")
+    assert (type(got), got.reason) == (errors.Unavailable, "STREAM_LOST")
+
+
+async def test_a_stream_that_breaks_often_but_brings_verdicts_is_not_given_up(
+    make_verifier, make_drafter, make_snapshot, replay, monkeypatch
+):
+    monkeypatch.setattr("drafter_service.assist.FIRST_BACKOFF_S", 0.001)
+    verifier, drafter = await make_verifier(), await make_drafter(replay)
+    call = drafter.assist(verifier)
+    for _ in range(8):
+        stream = await verifier.attached()
+        stream.say(make_snapshot())
+        stream.say(verdict(3, 10))
+        stream.say(errors.Unavailable("restarting"))
+    stream = await verifier.attached()
+    stream.say(make_snapshot())
+    assert (await stream.hear()).base == 3
+    call.cancel()
+
+
+async def test_the_last_verdict_is_heard_although_drafts_meet_a_closed_stream(
+    make_verifier, make_drafter, make_snapshot, replay
+):
+    verifier, drafter = await make_verifier(), await make_drafter(replay)
+    for number in range(30):
+        call = drafter.assist(verifier, session=f"s{number}")
+        stream = await verifier.attached()
+        stream.say(make_snapshot(window=64))
+        await stream.hear()
+        for base in range(3, 13):
+            stream.say(verdict(base, 99, seen=4, window=64, length=1))
+        stream.say(verdict(13, 99, finish=FinishReason.STOP))
+        stream.say(None)
+        async with asyncio.timeout(20):
+            last = [report async for report in call][-1]
+        assert last.finish_reason == FinishReason.STOP
 
 
 async def test_another_vocabulary_is_refused_with_both_fingerprints(make_verifier, make_drafter, hash_source):
@@ -442,7 +485,10 @@ async def test_what_was_drawn_for_a_session_that_left_goes_nowhere(
     second = await verifier.attached()
     finish.set()
     monkeypatch.setattr(replay, "draw", ReplaySource([TEXT], Faults()).draw)
-    second.say(make_snapshot())
+    second.say(make_snapshot(window=4))
     assert (await second.hear()).token_ids == (10, 11, 12, 13)
     assert first.drafts.empty()
-    call.cancel()
+    second.say(verdict(3, 10, finish=FinishReason.STOP))
+    while not (last := await read(call)).finish_reason:
+        pass
+    assert (last.num_messages, last.num_drafted) == (1, 4)

@@ -96,9 +96,12 @@ async def test_greedy_drafts_argmax_and_coupled_the_shared_draw(make_engine, thr
     source = ModelSource(engine, thread)
     key = bytes(range(32))
     coupled = proposer(Mode.COUPLED, Sampling(1.0), key, bytes(32))
-    (drawn,) = await source.draw([ask([1, 2, 3], "c", coupled)])
-    expected, _ = proposer(Mode.COUPLED, Sampling(1.0), key, b"\1" * 32).draw(engine.logits([1, 2, 3]), 3)
-    assert (drawn.token_ids, drawn.laws) == ((expected,), ())
+    elsewhere = proposer(Mode.COUPLED, Sampling(1.0), key, b"\1" * 32)
+    for length in range(1, 9):
+        text = list(range(length))
+        (drawn,) = await source.draw([ask(text, "c", coupled)])
+        expected, _ = elsewhere.draw(engine.logits(text), length)
+        assert (drawn.token_ids, drawn.laws) == ((expected,), ())
 
 
 async def test_rejection_mode_ships_the_law_it_drew_from(make_engine, thread):

@@ -150,6 +150,16 @@ def test_tokens_drawn_for_a_text_that_was_torn_meanwhile_are_dropped():
     assert session.counts.num_drafted == 0
 
 
+@pytest.mark.parametrize("mode", [Mode.GREEDY, Mode.REJECTION])
+def test_a_burst_that_the_text_contradicts_is_given_up_whole(mode):
+    session = open_session(snapshot(mode))
+    draw(session, 4)
+    draw(session, 5)
+    assert session.apply(verdict(3, 7))
+    assert session.ask().token_ids == (*PROMPT, 7)
+    assert session.ask().length == 4
+
+
 def test_a_burst_overtaken_by_text_that_agrees_ships_only_what_is_still_open():
     session = open_session(snapshot(next_length=4))
     draw(session, 4)
