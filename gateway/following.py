@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
 from forerun.core.types import FinishReason
-from forerun.errors import Unavailable
+from forerun.errors import InternalFault, Unavailable
 from gateway.events import Delta, Event, Opened
 from gateway.generation import End, Generation
 from gateway.store.entry import Entry
@@ -28,19 +28,24 @@ class Generations(Protocol):
 
 
 async def events(
-    session: StoredSession, offset: int, store: Store, generations: Generations, tokenizer: Tokenizer
+    session: StoredSession,
+    offset: int,
+    store: Store,
+    generations: Generations,
+    tokenizer: Tokenizer,
+    generation: Generation | None = None,
 ) -> AsyncGenerator[Event, None]:
     """Opened, the answer's tokens from `offset` on as they are committed, Finished.
 
     Concatenated, tokens and text are the same from every gateway and for every offset. Raises what ends it
-    early: the generation's own error, NotFound (deleted), FailedPrecondition (it went on to another turn).
+    early: the error of `generation` (the one here, if any), NotFound (deleted), FailedPrecondition (another turn).
     """
     turn = session.turn
     yield Opened(session.session_id, turn.mode, turn.seed, turn.prompt_length, turn.model)
     text = TextStream(tokenizer)
     text.push(session.answer_ids[:offset], session.cut)
     position = turn.prompt_length + offset
-    async with aclosing(entries(session, position, store, generations)) as committed:
+    async with aclosing(entries(session, position, store, generations, generation)) as committed:
         async for entry in committed:
             skipped = position - entry.base
             token_ids, origins = entry.token_ids[skipped:], entry.origins[skipped:]
@@ -53,31 +58,54 @@ async def events(
 
 
 async def entries(
-    session: StoredSession, position: int, store: Store, generations: Generations
+    session: StoredSession,
+    position: int,
+    store: Store,
+    generations: Generations,
+    generation: Generation | None = None,
 ) -> AsyncGenerator[Entry, None]:
-    """Entries beyond `position` tokens, oldest first, to the turn's end, whoever decodes."""
+    """Entries beyond `position` tokens, oldest first, to the turn's end, whoever decodes.
+
+    `generation`: the one to begin with; how it ended is this client's to know, however late it reads.
+    """
     block_ms = 0
     while True:
-        generation = generations.running(session.session_id)
         if generation is not None and generation.number == session.number:
             found = await generation.entries_beyond(position)
             if not found:
                 _raise_end(generation)
+                # It ended; what this client lacks is in Redis or will be.
+                generation = None
         else:
             found = await store.tail(session, position, block_ms=block_ms)
             if not found:
                 now = await _current(store, session)
-                if now.status is SessionStatus.FINISHED and position >= len(now.token_ids):
-                    return
+                if now.status is SessionStatus.FINISHED:
+                    found = await _last_entries(store, session, position, now)
+                    if not found:
+                        return
+                elif not now.is_owned:
+                    await generations.go_on(now)
                 # A lapse of the lease is looked for as soon as it can be there.
                 block_ms = min(now.lease_ms + 1, MAX_BLOCK_MS) if now.is_owned else 0
-                if not now.is_owned and now.status is not SessionStatus.FINISHED:
-                    await generations.go_on(now)
+            generation = generations.running(session.session_id)
         for entry in found:
             yield entry
             if entry.finish_reason is not FinishReason.NONE:
                 return
             position = entry.end
+
+
+async def _last_entries(
+    store: Store, session: StoredSession, position: int, now: StoredSession
+) -> Sequence[Entry]:
+    """What was committed between a look at the entries and one at the finished session; empty: nothing."""
+    if position >= len(now.token_ids):
+        return ()
+    found = await store.tail(session, position)
+    if not found:
+        raise InternalFault("the store holds tokens without their events", reason="EVENTS_MISSING")
+    return found
 
 
 def _raise_end(generation: Generation) -> None:

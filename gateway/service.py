@@ -240,7 +240,8 @@ class Gateway:
 
     def _follow(self, session: StoredSession, offset: int, tokenizer: Tokenizer) -> EventStream:
         self._attendance.enter(session.session_id)
-        source = events(session, offset, self._store, self, tokenizer)
+        generation = self._generations.get(session.session_id)
+        source = events(session, offset, self._store, self, tokenizer, generation)
         return EventStream(source, lambda: self._attendance.leave(session.session_id))
 
     def _detach(self, session_id: str) -> None:

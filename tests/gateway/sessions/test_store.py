@@ -417,6 +417,22 @@ async def test_a_sentinel_url_works(valkey, make_valkey, make_store, turn, tmp_p
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "rediss://user:pw@host:6380/2?ssl_cert_reqs=required",
+        "redis+cluster://user:pw@a:1,b",
+        "rediss+cluster://a:1",
+        "rediss+sentinel://user:pw@a:1,b:2/main/3",
+        "unix:///run/redis.sock",
+    ],
+)
+async def test_tls_cluster_and_sentinel_urls_are_read_without_dialling(url):
+    _, connections = connect(url)
+    for connection in connections:
+        await connection.aclose()
+
+
+@pytest.mark.parametrize(
     "url", ["", "http://x", "redis+ring://x", "127.0.0.1:6379", "redis+sentinel://x:1", "redis+cluster://:p@"]
 )
 def test_what_is_no_redis_url_is_refused(url):

@@ -233,6 +233,17 @@ async def test_a_request_the_verifier_refuses_ends_with_its_reason(make_gateway,
     assert len(verifier.requests) == 1
 
 
+async def test_a_client_that_reads_late_still_hears_why_it_failed(make_gateway, verifier):
+    verifier.refusal = InvalidRequest("no such law", field="sampling")
+    gateway = await make_gateway(verifier)
+    stream = await gateway.generate(ASK)
+    (generation,) = gateway._generations.values()
+    await generation.wait()
+    await anext(stream)
+    with pytest.raises(InvalidRequest, match="no such law"):
+        await anext(stream)
+
+
 async def test_a_full_verifier_is_waited_for_and_then_said_to_be_full(make_gateway, verifier):
     verifier.refusal = Overloaded("full", retry_after_s=0.01)
     gateway = await make_gateway(verifier, verifier_s=1.0)
