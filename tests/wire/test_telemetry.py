@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import socket
-import threading
 import urllib.request
 
 import grpc
@@ -62,9 +61,9 @@ def test_metrics_are_served_until_closed(restored):
     url = f"http://127.0.0.1:{running.metrics_port}/metrics"
     with urllib.request.urlopen(url) as reply:
         assert b"python_info" in reply.read()
-    before = threading.active_count()
+    _, thread = running._metrics
     running.close()
-    assert threading.active_count() == before - 1
+    assert not thread.is_alive()
     running.close()
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", running.metrics_port)):
         pass
