@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -142,8 +144,14 @@ async def test_a_stream_that_outlives_the_grace_is_cut_and_its_handler_closed(st
         await running.servicer.closed.wait()
 
 
+def test_every_option_is_one_that_grpc_knows():
+    library = Path(cygrpc.__file__).read_bytes()
+    unknown = [name for name, _ in (*SERVER_OPTIONS, *CHANNEL_OPTIONS) if name.encode() not in library]
+    assert unknown == []
+
+
 def test_servers_permit_the_pings_that_clients_send():
     client, server = dict(CHANNEL_OPTIONS), dict(SERVER_OPTIONS)
     assert server["grpc.keepalive_permit_without_calls"] == 1
-    assert server["grpc.http2.min_recv_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]
     assert client["grpc.http2.max_pings_without_data"] == server["grpc.http2.max_pings_without_data"] == 0
