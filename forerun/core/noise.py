@@ -8,17 +8,19 @@ drafter, with the same clocks and its own logits, guesses right as often as the 
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.sampling import weights
+from forerun.core.sampling import argmax, weights, weights_of
 from forerun.core.types import Logits, Probs, Sampling
 
 KEY_BYTES = 32
+
+_COARSE_FROM = 1e-3  # temperature from which float32 exponents are good enough to leave tokens out
 
 
 def noise_key(seed: int, prompt_ids: Sequence[int]) -> bytes:
@@ -38,14 +40,7 @@ def exponentials(key: bytes, position: int, token_ids: NDArray[np.int64]) -> Pro
 
 def uniforms(key: bytes, position: int, token_ids: NDArray[np.int64]) -> Probs:
     """The uniform variables behind `exponentials`; float64 in (0, 1)."""
-    words = hashlib.blake2b(struct.pack("<Q", position), digest_size=8, key=key).digest()
-    first, second = np.frombuffer(words, dtype="<u4")
-    x = token_ids.astype(np.uint32)
-    x ^= first
-    _mix(x)
-    x += second
-    _mix(x)
-    return (x.astype(np.float64) + 0.5) / 2.0**32
+    return (_cells(key, position, token_ids).astype(np.float64) + 0.5) / 2.0**32
 
 
 def keyed_draw(logits: Logits, s: Sampling, key: bytes, position: int) -> int:
@@ -54,17 +49,40 @@ def keyed_draw(logits: Logits, s: Sampling, key: bytes, position: int) -> int:
     A function of its arguments alone: argmin over the kept tokens of E_x * exp((highest - logit_x) / T).
     Raises InternalFault as sampling.argmax.
     """
-    token_ids, e = weights(logits, s)
-    if len(token_ids) == 1:
-        return int(token_ids[0])
-    u = uniforms(key, position, token_ids)
-    # E >= u always, and the winner's time is at most that of the most probable token, whose weight is 1. A
-    # token with u above that time (and a margin that no rounding reaches) cannot win.
-    highest = int(np.argmax(e))
-    latest = -math.log1p(-u[highest]) * (1 + 1e-9)
-    able = np.flatnonzero(u <= latest * e)
-    times = -np.log1p(-u[able]) / e[able]
-    return int(token_ids[able[times == times.min()]].min())
+    if s.temperature < _COARSE_FROM or s.top_k or s.top_p < 1 or s.min_p:
+        token_ids, e = weights(logits, s)
+    else:
+        token_ids = _able(logits, s.temperature, key, position)
+        token_ids, e = weights_of(logits, token_ids, s.temperature)
+    times = exponentials(key, position, token_ids) / e
+    return int(token_ids[times == times.min()].min())
+
+
+def _able(logits: Logits, temperature: float, key: bytes, position: int) -> NDArray[np.int64]:
+    """The tokens that can still win, found in float32.
+
+    E >= u, and the winner rings no later than the most probable token, whose weight is 1: a token whose u
+    exceeds that time times its own weight cannot win. The margin covers float32's rounding: the exponent is
+    off by less than 1e-4 wherever the weight is not far below every u.
+    """
+    best = argmax(logits)
+    latest = exponentials(key, position, np.array([best]))[0]
+    cells = _cells(key, position, np.arange(len(logits), dtype=np.uint32))
+    with np.errstate(over="ignore", under="ignore"):
+        e = np.exp((logits - logits[best]) * np.float32(1 / temperature))
+    return np.flatnonzero(cells.astype(np.float32) <= np.float32(latest * 1.01 * 2.0**32) * e)
+
+
+def _cells(key: bytes, position: int, token_ids: NDArray[Any]) -> NDArray[np.uint32]:
+    """Which of the 2^32 cells of (0, 1) each token's u is the centre of."""
+    words = hashlib.blake2b(struct.pack("<Q", position), digest_size=8, key=key).digest()
+    first, second = np.frombuffer(words, dtype="<u4")
+    x = token_ids.astype(np.uint32)
+    x ^= first
+    _mix(x)
+    x += second
+    _mix(x)
+    return x
 
 
 def _mix(x: NDArray[np.uint32]) -> None:

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from forerun.core.types import Law, Logits, Probs, Sampling
 from forerun.errors import InternalFault
 
-_FIRST_CUT = 512  # tokens first looked at for top-p; most laws reach their p within them
-
 
 def argmax(logits: Logits) -> int:
     """The id of the highest logit, the lower id on ties.
@@ -70,6 +68,14 @@ def weights(logits: Logits, s: Sampling) -> tuple[NDArray[np.int64], Probs]:
     return token_ids[positive], e[positive]
 
 
+def weights_of(
+    logits: Logits, token_ids: NDArray[np.int64], temperature: float
+) -> tuple[NDArray[np.int64], Probs]:
+    """`weights` with no other cut, for some ids only; the same bits. `temperature` > 0."""
+    e = _exp(logits[token_ids], logits[argmax(logits)], temperature)
+    return token_ids[e > 0], e[e > 0]
+
+
 def truncate(full: Law, m: int) -> Law:
     """The `m` most probable tokens of a law (lower id on ties), renormalised to float32 values.
 
@@ -99,17 +105,14 @@ def _nucleus(
 ) -> tuple[NDArray[np.int64], Probs]:
     """Keep the shortest prefix, in vocabulary order, whose probability reaches `top_p`."""
     wanted = top_p * e.sum()
-    if token_ids is not None:
-        num_kept = 1 + int(np.searchsorted(np.cumsum(e[:-1]), wanted))
-        return token_ids[:num_kept], e[:num_kept]
-    cut = min(_FIRST_CUT, len(logits))
-    while True:
-        first = _first(logits, cut)
-        sums = np.cumsum(e[first])
-        num_kept = 1 + int(np.searchsorted(sums, wanted))
-        if num_kept <= cut or cut == len(logits):
-            return first[:num_kept], e[first[:num_kept]]
-        cut = min(cut * 16, len(logits))
+    if token_ids is None:
+        # Tokens below this weight weigh less than 1 - top_p together: the prefix lies above it. Half of it, so
+        # that rounding cannot matter.
+        token_ids = np.flatnonzero(e >= 0.5 * (1 - top_p) * e.sum() / len(e))
+        token_ids = _in_order(logits, token_ids)
+        e = e[token_ids]
+    num_kept = 1 + int(np.searchsorted(np.cumsum(e[:-1]), wanted))
+    return token_ids[:num_kept], e[:num_kept]
 
 
 def _first(logits: Logits, k: int) -> NDArray[np.int64]:
