@@ -104,7 +104,7 @@ def first_to_ring(logits, s, key, position) -> int:
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**40),
-    st.sampled_from([0.0, 1e-6, 0.1, 1.0, 3.0, 100.0]),
+    st.sampled_from([0.0, 1e-6, 1e-3, 0.1, 1.0, 3.0, 100.0]),
     st.sampled_from([0, 1, 5, 300]),
     st.sampled_from([1.0, 0.8]),
     st.sampled_from([0.1, 2.0, 30.0]),
