@@ -177,7 +177,9 @@ class Scheduler:
         outcome = verify(session.decider, logits, session.tree, turn.plan, turn.stream)
         token_ids, finish = session.cut(outcome.token_ids)
         # A sibling of a planned node may be accepted in its place; it had no row, so it has no KV.
-        session.computed += turn.num_fed + sum(a is b for a, b in zip(turn.plan, outcome.accepted, strict=False))
+        session.computed += turn.num_fed + sum(
+            a is b for a, b in zip(turn.plan, outcome.accepted, strict=False)
+        )
         torn = session.tree.settle(token_ids)
         record = PassRecord(
             plan_token_ids=tuple(node.token_id for node in turn.plan),

@@ -129,9 +129,14 @@ class Verifier(rpc.VerifierServiceServicer):
         if stream.detached:
             return
         check_token_ids(draft.token_ids, self._model.vocab_size, "token_ids")
-        if draft.laws and session.order.mode is Mode.REJECTION:
-            for law, token_id in zip(draft.laws, draft.token_ids, strict=False):
-                check_law(law, token_id)
+        if draft.laws and len(draft.laws) != len(draft.token_ids):
+            raise InvalidRequest(
+                f"{len(draft.laws)} laws for {len(draft.token_ids)} tokens",
+                field="draft.laws",
+                reason="BAD_DRAFT",
+            )
+        for law, token_id in zip(draft.laws, draft.token_ids, strict=False):
+            check_law(law, token_id)
         laws = draft.laws if stream.laws else ()
         session.tree.graft(stream.number, draft.base, draft.parent, draft.first_id, draft.token_ids, laws)
         turnaround_ns = stream.heard(draft.base, len(draft.token_ids), time.monotonic_ns())

@@ -14,15 +14,18 @@ import pytest
 
 from forerun.core.noise import noise_key
 from forerun.core.pacing import Pacing
-from forerun.core.types import Mode, Sampling
+from forerun.core.types import Mode, Sampling, TokenizerFiles
 from forerun.engine.executor import EngineThread
 from forerun.engine.interface import Engine, Segment
 from forerun.engine.load import load_engine
 from forerun.engine.random_model import save_tiny_model
+from forerun.errors import ForerunError
 from forerun.v1 import sampling_pb2, verifier_pb2, verifier_pb2_grpc
 from forerun.wire.channel import open_channel
 from forerun.wire.server import Server
+from forerun.wire.status import from_rpc_error
 from forerun.wire.tls import Tls
+from tests.verifier_service.recital import Recital
 from verifier_service.scheduler import Scheduler
 from verifier_service.servicer import Verifier
 from verifier_service.sessions import Sessions
@@ -75,7 +78,9 @@ class Service:
         ignore_end_tokens: bool = True,
     ) -> verifier_pb2.DecodeRequest:
         sampling = sampling or Sampling()
-        mode = Mode.GREEDY if sampling.temperature == 0 else Mode.COUPLED if seed is not None else Mode.REJECTION
+        mode = (
+            Mode.GREEDY if sampling.temperature == 0 else Mode.COUPLED if seed is not None else Mode.REJECTION
+        )
         return verifier_pb2.DecodeRequest(
             session_id=session_id,
             epoch=epoch,
@@ -114,9 +119,11 @@ class Service:
             answer.finish_reason = settled.finish_reason
         return answer
 
-    def attach(self, session_id: str, started: verifier_pb2.Started, **changes: object) -> verifier_pb2.VerifyRequest:
+    def attach(
+        self, named: str, started: verifier_pb2.Started, **changes: object
+    ) -> verifier_pb2.VerifyRequest:
         fields: dict[str, object] = {
-            "session_id": session_id,
+            "session_id": named,
             "epoch": started.epoch,
             "attach_key": started.attach_key,
             "drafter": "scripted",
@@ -124,22 +131,6 @@ class Service:
             "vocab_fingerprint": self.fingerprint,
         }
         return verifier_pb2.VerifyRequest(attach=verifier_pb2.Attach(**{**fields, **changes}))  # type: ignore[arg-type]
-
-
-class Gate:
-    """An engine whose passes wait until a test lets them run, so that drafts arrive exactly when it says."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.model = engine.model
-        self.capacity = engine.capacity
-        self.open = engine.open
-        self.close = engine.close
-        self.forwards = 0
-
-    def forward(self, segments: Sequence[Segment]) -> list[np.ndarray]:
-        self.forwards += 1
-        return self._engine.forward(segments)
 
 
 @contextlib.asynccontextmanager
@@ -152,8 +143,6 @@ async def serving(
         Pacing(),
         EngineThread(),
     )
-    from forerun.core.types import TokenizerFiles
-
     server = Server("127.0.0.1:0", Tls(), insecure=False, services=("forerun.v1.VerifierService",))
     verifier = Verifier(engine.model, TokenizerFiles(b"{}", ""), sessions, pacing, capacity=engine.capacity)
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(verifier, server.grpc)
@@ -166,6 +155,8 @@ async def serving(
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         yield Service(stub, sessions, engine, engine.model.vocab_fingerprint, f"127.0.0.1:{port}")
     finally:
+        if isinstance(engine, Recital):
+            engine.run_free()
         await channel.close()
         await server.drain_and_stop(0)
         passes.cancel()
@@ -198,14 +189,32 @@ def greedy_text(engine: Engine, prompt: Sequence[int], length: int) -> list[int]
     return tokens
 
 
+async def refusal(call: grpc.aio.UnaryStreamCall) -> ForerunError:
+    """The error a stream must end with, restored from its details."""
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call.read()
+    return from_rpc_error(refused.value)
+
+
 async def code_of(call: object) -> tuple[grpc.StatusCode, str]:
     """Await a call or drain a stream that must fail; return its status."""
     try:
-        if hasattr(call, "__aiter__"):
-            async for _ in call:
+        if hasattr(call, "read"):
+            async for _ in remaining(call):
                 pass
         else:
             await call  # type: ignore[misc]
     except grpc.aio.AioRpcError as error:
         return error.code(), error.details() or ""
     pytest.fail("the call did not fail")
+
+
+async def remaining(call: grpc.aio.StreamStreamCall) -> AsyncIterator[object]:
+    """What a stream that was read from still says."""
+    while (response := await call.read()) != grpc.aio.EOF:
+        yield response
+
+
+async def tokens_of(call: grpc.aio.StreamStreamCall) -> list[int]:
+    """The tokens a Decode that was read from still settles."""
+    return [t async for response in remaining(call) for t in response.settled.token_ids]

@@ -16,7 +16,9 @@ from tests.verifier_service.conftest import CONTEXT, VOCAB, Service, greedy_text
 PROMPT = [5, 9, 2, 40, 17, 3]
 
 
-async def noisy_drafter(service: Service, session_id: str, started: verifier_pb2.Started, right: list[int], seed: int) -> None:
+async def noisy_drafter(
+    service: Service, session_id: str, started: verifier_pb2.Started, right: list[int], seed: int
+) -> None:
     """Streams chains of the right text with every fourth token wrong, some late, some twice, until the session ends."""
     rng, said = random.Random(seed), asyncio.Queue[verifier_pb2.VerifyRequest | None]()
     prompt_length = len(PROMPT)
@@ -36,7 +38,9 @@ async def noisy_drafter(service: Service, session_id: str, started: verifier_pb2
                 break
         assert base >= prompt_length
         at = max(base - rng.choice([0, 0, 0, 1, 2]), prompt_length) if response.HasField("verdict") else base
-        chain = [t if rng.random() > 0.25 else rng.randrange(VOCAB) for t in tokens[at : at + rng.randint(1, 6)]]
+        chain = [
+            t if rng.random() > 0.25 else rng.randrange(VOCAB) for t in tokens[at : at + rng.randint(1, 6)]
+        ]
         draft = verifier_pb2.Draft(base=at, parent=0, first_id=next_id, token_ids=chain)
         next_id += len(chain)
         for _ in range(rng.choice([1, 1, 2])):
@@ -45,12 +49,15 @@ async def noisy_drafter(service: Service, session_id: str, started: verifier_pb2
     said.put_nowait(None)
 
 
-async def drafted(service: Service, request: verifier_pb2.DecodeRequest, right: list[int], seeds: tuple[int, ...]):
+async def drafted(
+    service: Service, request: verifier_pb2.DecodeRequest, right: list[int], seeds: tuple[int, ...]
+):
     drafters: list[asyncio.Task[None]] = []
 
     def attach(started: verifier_pb2.Started) -> None:
         drafters.extend(
-            asyncio.create_task(noisy_drafter(service, request.session_id, started, right, seed)) for seed in seeds
+            asyncio.create_task(noisy_drafter(service, request.session_id, started, right, seed))
+            for seed in seeds
         )
 
     answer = await service.decode(request, attach)
@@ -61,7 +68,9 @@ async def drafted(service: Service, request: verifier_pb2.DecodeRequest, right: 
     return answer
 
 
-async def test_greedy_text_without_a_drafter_is_the_argmax_text(service: Service, tiny_engine: Engine) -> None:
+async def test_greedy_text_without_a_drafter_is_the_argmax_text(
+    service: Service, tiny_engine: Engine
+) -> None:
     answer = await service.decode(service.request(PROMPT, max_tokens=40))
     assert answer.token_ids == greedy_text(tiny_engine, PROMPT, 40)
     assert set(answer.origins) == {Origin.PLAIN}
@@ -87,7 +96,9 @@ async def test_text_is_the_same_with_any_drafts(
 
 async def test_many_sessions_of_different_lengths_match_their_single_runs(service: Service) -> None:
     requests = [
-        service.request(PROMPT[: 1 + i % 6], session_id=f"m{i}", max_tokens=10 + 7 * i, sampling=Sampling(1.0), seed=i)
+        service.request(
+            PROMPT[: 1 + i % 6], session_id=f"m{i}", max_tokens=10 + 7 * i, sampling=Sampling(1.0), seed=i
+        )
         for i in range(12)
     ]
     together = await asyncio.gather(*(service.decode(request) for request in requests))
@@ -100,14 +111,21 @@ async def test_decoding_on_from_any_point_gives_the_same_text(service: Service) 
     whole = await service.decode(service.request(PROMPT, max_tokens=30, sampling=Sampling(1.0), seed=5))
     for done in (1, 13, 29):
         request = service.request(
-            PROMPT, session_id=f"r{done}", max_tokens=30, sampling=Sampling(1.0), seed=5, answered=whole.token_ids[:done]
+            PROMPT,
+            session_id=f"r{done}",
+            max_tokens=30,
+            sampling=Sampling(1.0),
+            seed=5,
+            answered=whole.token_ids[:done],
         )
         assert (await service.decode(request)).token_ids == whole.token_ids[done:]
 
 
 async def test_a_session_that_was_over_ends_at_once_with_no_token(service: Service) -> None:
     whole = await service.decode(service.request(PROMPT, max_tokens=8))
-    again = await service.decode(service.request(PROMPT, session_id="s2", max_tokens=8, answered=whole.token_ids))
+    again = await service.decode(
+        service.request(PROMPT, session_id="s2", max_tokens=8, answered=whole.token_ids)
+    )
     assert again.token_ids == []
     assert again.finish_reason == FinishReason.LENGTH
 
@@ -124,7 +142,12 @@ async def test_an_end_token_ends_the_text_and_is_part_of_it(service: Service, ti
     end = tiny_engine.model.end_token_ids[0]
     for seed in range(200):
         request = service.request(
-            PROMPT, session_id=f"x{seed}", max_tokens=120, sampling=Sampling(1.0), seed=seed, ignore_end_tokens=False
+            PROMPT,
+            session_id=f"x{seed}",
+            max_tokens=120,
+            sampling=Sampling(1.0),
+            seed=seed,
+            ignore_end_tokens=False,
         )
         answer = await service.decode(request)
         if answer.finish_reason == FinishReason.STOP:
@@ -134,7 +157,9 @@ async def test_an_end_token_ends_the_text_and_is_part_of_it(service: Service, ti
     pytest.fail("no seed reached an end token")
 
 
-async def test_the_context_is_filled_to_its_last_position_with_long_drafts(service: Service, tiny_engine: Engine) -> None:
+async def test_the_context_is_filled_to_its_last_position_with_long_drafts(
+    service: Service, tiny_engine: Engine
+) -> None:
     prompt = PROMPT * 80
     room = CONTEXT - len(prompt)
     text = greedy_text(tiny_engine, prompt, room)
