@@ -87,7 +87,10 @@ class ModulesForward:
     @property
     def max_context(self) -> int:
         """Positions the model was made for."""
-        return int(self._model.config.get_text_config().max_position_embeddings)
+        context = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        if context is None:
+            raise unsupported(f"{type(self._model).__name__} names no longest context")
+        return int(context)
 
     @property
     def block_bytes(self) -> int:
@@ -181,7 +184,7 @@ class ModulesForward:
 def _from_folder(folder: Path, dtype: torch.dtype) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
@@ -189,6 +192,7 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Any:
             trust_remote_code=False,
             use_safetensors=True,
             attn_implementation="eager",
+            output_loading_info=True,
         )
     except OSError as error:
         raise NotFound(f"no model in {folder}: {error}", reason="NO_MODEL") from error
@@ -196,6 +200,10 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Any:
         raise InvalidRequest(
             f"transformers cannot load {folder}: {error}", field="model", reason="UNSUPPORTED_MODEL"
         ) from error
+    model, report = loaded
+    absent = sorted(report["missing_keys"])
+    if absent:
+        raise InvalidRequest(f"tensor {absent[0]} is missing", field="model", reason="BROKEN_MODEL")
     return model.eval()
 
 

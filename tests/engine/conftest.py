@@ -11,19 +11,19 @@ from forerun.engine import load
 from forerun.engine.native.build import KernelsUnavailableError
 from forerun.engine.paged_engine import PagedEngine
 from forerun.engine.random_model import save_tiny_model
-from tests.engine.tiny_models import MODELS, OTHERS, VOCAB, save_words, tiny_engine
+from tests.engine.tiny_models import MODELS, OTHERS, REFUSED, VOCAB, save_words, tiny_engine
 
 
 @pytest.fixture(scope="session")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a random model by its name in MODELS or OTHERS, with logits that spread."""
+    """The folder of a random model by its name in `tiny_models`, with logits that spread."""
     transformers_logging.disable_progress_bar()
     folders: dict[str, Path] = {}
 
     def of(name: str) -> Path:
         if name not in folders:
             torch.manual_seed(len(name))
-            model = (MODELS | OTHERS)[name]()
+            model = (MODELS | OTHERS | REFUSED)[name]()
             with torch.no_grad():
                 for label, weights in model.named_parameters():
                     spread = (
@@ -76,3 +76,17 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORERUN_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def family_smollm_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model large enough that several threads share its passes."""
+    folder = tmp_path_factory.mktemp("wide")
+    save_tiny_model(folder, vocab_size=2048, hidden=512, layers=4)
+    return folder
+
+
+@pytest.fixture
+def tiny_modules(no_kernels: None, tiny: Path) -> PagedEngine:
+    """The tiny model through transformers' modules."""
+    return tiny_engine(tiny, positions=1024)

@@ -5,12 +5,16 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
+    BertConfig,
+    BertLMHeadModel,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
@@ -63,6 +67,16 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)),
 }
+REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
+    "bert": lambda: BertLMHeadModel(
+        BertConfig(
+            vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=64
+        )
+    ),
+    "mamba": lambda: MambaForCausalLM(
+        MambaConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, state_size=8)
+    ),
+}
 OTHERS: dict[str, Callable[[], PreTrainedModel]] = {
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(
@@ -86,7 +100,7 @@ OTHERS: dict[str, Callable[[], PreTrainedModel]] = {
 
 def save_words(folder: Path, vocab_size: int) -> None:
     """A tokenizer.json of `vocab_size` words."""
-    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocab_size)}, unk_token="w0"))
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocab_size)}, unk_token="w0"))  # noqa: S106 - a word
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
 

@@ -1,0 +1,56 @@
+"""One thread owns the engine; its faults and its end reach who waits."""
+
+import asyncio
+import threading
+
+import pytest
+
+from forerun.engine.executor import EngineThread
+
+
+async def test_all_calls_run_on_one_thread_that_is_not_the_loops() -> None:
+    thread = EngineThread()
+    idents = {await thread.run(threading.get_ident) for _ in range(5)}
+    thread.close()
+    assert len(idents) == 1
+    assert threading.get_ident() not in idents
+
+
+async def test_the_loop_runs_on_while_a_call_computes() -> None:
+    thread = EngineThread()
+    loop, reached, release = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def compute() -> str:
+        loop.call_soon_threadsafe(reached.set)
+        release.wait()
+        return "done"
+
+    call = asyncio.create_task(thread.run(compute))
+    await reached.wait()
+    assert not call.done()
+    release.set()
+    assert await call == "done"
+    thread.close()
+
+
+async def test_calls_keep_their_order() -> None:
+    thread = EngineThread()
+    seen: list[int] = []
+    await asyncio.gather(*(thread.run(seen.append, i) for i in range(20)))
+    thread.close()
+    assert seen == list(range(20))
+
+
+async def test_an_error_arrives_where_the_call_was_made_and_the_thread_lives_on() -> None:
+    thread = EngineThread()
+    with pytest.raises(ZeroDivisionError):
+        await thread.run(lambda: 1 // 0)
+    assert await thread.run(int, "7", base=8) == 7
+    thread.close()
+
+
+async def test_closing_ends_the_thread() -> None:
+    thread = EngineThread()
+    owner = await thread.run(threading.current_thread)
+    thread.close()
+    assert not owner.is_alive()
