@@ -61,6 +61,9 @@ def _byte_level(fields: GgufFields, split: list[Any]) -> Tokenizer:
     rule = fields.get("tokenizer.ggml.pre")
     merges = [tuple(merge.split(" ", 1)) for merge in fields.get("tokenizer.ggml.merges")]
     vocab = {token: i for i, token in enumerate(tokens)}
+    strangers = [part for merge in merges for part in (*merge, "".join(merge)) if part not in vocab]
+    if strangers:
+        raise ValueError(f"merges name {strangers[0]!r}, which is no token")
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=rule == "llama-bpe"))
     if rule == "qwen2":
         tokenizer.normalizer = normalizers.NFC()

