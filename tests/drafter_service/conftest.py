@@ -32,7 +32,8 @@ PLAIN = Tls()
 class HashEngine:
     """A causal model whose logits are a function of the tokens its KV was really fed."""
 
-    def __init__(self, *, capacity: int = 4096, max_context: int = 512) -> None:
+    def __init__(self, *, capacity: int = 4096, max_context: int = 512, seed: int = 0) -> None:
+        self.seed = seed
         self.model = ModelInfo("hash", "", FINGERPRINT, VOCAB, max_context, "hash", Exactness.BITWISE, (0,))
         self.capacity = capacity
         self.passes: list[list[Segment]] = []
@@ -65,10 +66,10 @@ class HashEngine:
     def close(self, session_id: str) -> None:
         self.kv.pop(session_id, None)
 
-    @staticmethod
-    def logits(token_ids: Sequence[int]) -> np.ndarray:
+    def logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The logits after these tokens, from a fresh start."""
-        digest = hashlib.blake2b(np.asarray(token_ids, dtype="<u4").tobytes(), digest_size=8).digest()
+        text = np.asarray([self.seed, *token_ids], dtype="<u4").tobytes()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
         return np.random.default_rng(int.from_bytes(digest, "little")).normal(size=VOCAB).astype(np.float32)
 
 
