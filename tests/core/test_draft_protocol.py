@@ -207,18 +207,16 @@ class TestReplay:
         assert session.equal()
 
     def test_an_overflow_costs_one_restart_however_many_verdicts_are_under_way(self, merge):
-        session = Session(merge=merge, window=4)
-        session.drafter.draft([1] * 4)
-        session.verifier.resize(2)  # which the drafter hears too late
+        session = Session(merge=merge, window=6)
+        session.drafter.draft([1] * 6)
+        session.verifier.resize(5)  # which the drafter hears too late
         session.deliver_draft()
+        for _ in range(4):  # four verdicts, each holding what is left of the old branch
+            session.verifier.settle(1, [])
         for _ in range(4):
-            session.verifier.settle(0, [2])
-        session.deliver_verdict()
-        session.drafter.draft([1, 1])
-        for _ in range(3):
             session.deliver_verdict()
-        session.drain()
-        assert session.drafter.num_restarts <= 1
+            session.drafter.draft([0])
+        assert session.drafter.num_restarts == 1
 
 
 def test_in_rejection_mode_a_refused_restart_heals_within_the_next_settle():
