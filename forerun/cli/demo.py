@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -23,20 +24,20 @@ from forerun.core.types import Origin, Sampling
 from forerun.engine.cores import usable_cores
 from gateway.request import GenerationRequest
 
-CODE = """Add a type annotation to each parameter. Return the whole function.
+CODE = """Rename the class to Pile. Write the whole class.
 
 ```python
-def moving_average(values, window):
-    if window < 1:
-        raise ValueError("window must be at least 1")
-    averages = []
-    total = 0.0
-    for index, value in enumerate(values):
-        total += value
-        if index >= window:
-            total -= values[index - window]
-        averages.append(total / min(index + 1, window))
-    return averages
+class Stack:
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        self.items.append(item)
+
+    def pop(self):
+        if not self.items:
+            raise IndexError("pop from an empty stack")
+        return self.items.pop()
 ```"""
 SUMMARY = """Summarize the notice in two sentences. Quote its exact words.
 
@@ -114,7 +115,7 @@ async def _demo(console: Console, max_tokens: int, model: str) -> list[Row]:
                 sampling=Sampling(temperature=1.0),
                 seed=SEED,
             )
-            rows.append(await _pair(console, client, f"code, temperature 1, seed {SEED}", seeded))
+            rows.append(await _pair(console, client, f"code, seed {SEED}", seeded))
             request = GenerationRequest(messages=(("user", CODE),), max_tokens=max_tokens)
             (drafter,) = stack.by_role("drafter")
             rows.append(await _killed(console, client, rows[0].plain, request, drafter.child))
@@ -122,7 +123,7 @@ async def _demo(console: Console, max_tokens: int, model: str) -> list[Row]:
 
 
 async def _pair(console: Console, client: Client, title: str, request: GenerationRequest) -> Row:
-    console.rule(title)
+    console.rule(f"{title}, temperature {request.sampling.temperature:g}")
     with progress_console().status(f"{title}: plain"):
         plain = await client.answer(replace(request, no_draft=True))
     with progress_console().status(f"{title}: with drafting"):
@@ -134,8 +135,8 @@ async def _pair(console: Console, client: Client, title: str, request: Generatio
 async def _killed(
     console: Console, client: Client, plain: Answer, request: GenerationRequest, drafter: Child
 ) -> Row:
-    title = "code, drafter killed in mid-answer"
-    console.rule(title)
+    title = "code, killed"
+    console.rule("code, the drafter killed in mid-answer")
     answer = Answer()
     killed_at = 0
     async for event in client.generate(request):
@@ -158,18 +159,20 @@ async def _show(console: Console, client: Client, answer: Answer) -> None:
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table("prompt", title="plain / with drafting; tokens/s after the first token")
-    for column in ("tokens", "passes", "tokens/pass", "accepted", "acceptance", "tokens/s", "identical"):
-        table.add_column(column, justify="right")
+    table = Table(
+        box=SIMPLE, title="plain / with drafting; tokens/s after the first token", padding=(0, 0, 0, 1)
+    )
+    table.add_column("prompt", no_wrap=True)
+    for column in ("tokens", "passes", "per pass", "acceptance", "tokens/s", "identical"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         (_, plain), (_, drafted) = row.plain.complete(), row.drafted.complete()
         said = drafted.speculation
         table.add_row(
             row.title,
-            f"{plain.usage.completion_tokens} / {drafted.usage.completion_tokens}",
+            str(drafted.usage.completion_tokens),
             f"{plain.speculation.passes} / {said.passes}",
             _number(ratio(drafted.usage.completion_tokens, said.passes), 2),
-            str(said.num_accepted),
             _number(ratio(said.num_accepted, said.num_tested), 2),
             f"{_number(_speed(row.plain), 1)} / {_number(_speed(row.drafted), 1)}",
             "[green]yes[/]" if row.identical else "[bold red]NO[/]",
@@ -178,6 +181,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _speed(answer: Answer) -> float | None:
+    """Tokens a second after the first one, as the gateway timed them."""
     _, finished = answer.complete()
     timings = finished.timings
     return ratio(finished.usage.completion_tokens - 1, (timings.total_ms - timings.first_token_ms) / 1000)

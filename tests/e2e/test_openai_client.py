@@ -26,8 +26,8 @@ async def test_a_chat_answer_streams_to_the_same_text(openai_client):
     pieces = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
     assert "".join(pieces) == whole.choices[0].message.content
     assert len(pieces) > 1
-    assert whole.usage.completion_tokens == 32
-    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage.completion_tokens > len(pieces)  # drafted tokens come several at a time
+    assert whole.choices[0].finish_reason == "stop"
 
 
 async def test_a_completion_ends_before_its_stop_string(openai_client):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +17,8 @@ from forerun.cli.audit.run import NO_DRAFTER, AuditSettings, Findings, run_audit
 from forerun.cli.flags import Dtype, Target
 from forerun.cli.foreground import progress_console, run
 from forerun.cli.prompts import read_prompts
+
+COLUMNS = ("drafter", "agree", "tokens", "passes", "per pass", "accepted", "corrected", "bonus", "salvaged")
 
 
 def audit(
@@ -33,6 +36,9 @@ def audit(
     model: Target = "smollm2",
     dtype: Dtype = "bfloat16",
     fp32: Annotated[bool, typer.Option("--fp32", help="The same as --dtype float32.")] = False,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Undecided tokens in flight; few make for many bonus tokens.")
+    ] = None,
     reference: Annotated[
         Path | None, typer.Option(help="File that keeps the plain answers for the next audit.")
     ] = None,
@@ -41,7 +47,8 @@ def audit(
     """Answer every prompt plainly and with each drafter; exit 0 only if all texts agree.
 
     Drafters: `random` is an untrained model of the target's vocabulary, `target` the target itself,
-    `replay` drafts the right text with 20 % errors and random delays, `none` repeats the plain run.
+    `replay` drafts the right text with 20 % errors and random delays (`replay?error=0.1&delay_ms=30&seed=1`
+    sets them), `none` repeats the plain run.
     """
     if temperature > 0 and seed is None:
         raise typer.BadParameter(
@@ -56,6 +63,7 @@ def audit(
         seed=seed,
         model=model,
         dtype="float32" if fp32 else dtype,
+        window=window,
         reference=reference,
     )
     findings = run(run_audit(settings, progress_console()))
@@ -81,9 +89,9 @@ def _as_dict(outcome: Outcome) -> dict[str, object]:
 
 
 def _show(findings: Findings, console: Console) -> None:
-    table = Table(
-        "drafter", "agree", "tokens", "passes", "tokens/pass", "accepted", "corrected", "bonus", "salvaged"
-    )
+    table = Table(box=SIMPLE, padding=(0, 0, 0, 1))
+    for column in COLUMNS:
+        table.add_column(column, no_wrap=True, justify="left" if column == "drafter" else "right")
     for outcome in findings.outcomes:
         counts = outcome.counts
         per_pass = f"{counts.tokens / counts.passes:.2f}" if counts.passes else "-"

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from forerun.cli.audit.reference import Reference
 from forerun.cli.prompts import Prompt
@@ -13,8 +14,8 @@ from forerun.cli.stack import Stack
 from forerun.core.types import TokenizerFiles
 
 RANDOM_LAYERS, RANDOM_HIDDEN = 1, 64
-REPLAY_ERROR = 0.2  # of the replayed tokens are wrong
-REPLAY_DELAY_MS = 60  # at most; about two passes of the target, so that many drafts come late
+# A fifth of the replayed tokens is wrong; messages come up to a few passes of the target late.
+REPLAY_FAULTS = "error=0.2&delay_ms=120&seed=0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ async def source_of(drafter: str, material: Material, prompts: Sequence[Prompt])
         return f"model:{material.model}"
     if drafter == "random":
         return f"model:{await asyncio.to_thread(_save_random_model, material)}"
-    if drafter == "replay":
-        return _save_replay(material, prompts)
+    name, _, faults = drafter.partition("?")
+    if name == "replay":
+        return f"replay:{_save_texts(material, prompts)}?{faults or REPLAY_FAULTS}"
     return drafter
 
 
@@ -59,9 +61,9 @@ def _save_random_model(material: Material) -> str:
     return str(folder)
 
 
-def _save_replay(material: Material, prompts: Sequence[Prompt]) -> str:
+def _save_texts(material: Material, prompts: Sequence[Prompt]) -> Path:
     path = material.stack.temporary_folder("replay") / "texts.jsonl"
     with path.open("w") as file:
         for prompt_ids, answer in material.plain.texts(prompts):
             file.write(json.dumps({"token_ids": prompt_ids + answer}) + "\n")
-    return f"replay:{path}?error={REPLAY_ERROR}&delay_ms={REPLAY_DELAY_MS}&seed=0"
+    return path

@@ -39,6 +39,7 @@ class AuditSettings:
     seed: int | None
     model: str
     dtype: str
+    window: int | None
     reference: Path | None
 
 
@@ -55,9 +56,10 @@ async def run_audit(settings: AuditSettings, console: Console) -> Findings:
     prepare(settings.model, console)
     models = ["model:"] if any(is_model(one) for one in settings.drafters) else []
     shares = share_out(usable_cores(), verifiers=1, sources=models)
+    window = [] if settings.window is None else ["--window", str(settings.window)]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     async with Stack(model=settings.model, dtype=settings.dtype, shares=shares) as stack:
-        store, verifier = stack.add_store(fsync="everysec"), stack.add_verifier()
+        store, verifier = stack.add_store(fsync="everysec"), stack.add_verifier(*window)
         await start(stack, [store, verifier], console)
         model, tokenizer = await describe(verifier.address)
         conditions = Conditions(model.numerics, settings.temperature, settings.seed, settings.max_tokens)
