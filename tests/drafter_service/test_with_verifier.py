@@ -1,7 +1,7 @@
 """Drafters of every kind beside a real verifier process: the text is the plain text, the accounts agree.
 
-This verifier waits for nobody, and a tiny target may outrun any drafter: how many drafts are in time is not claimed
-here (`test_acceptance` does, with a verifier that waits).
+This verifier waits for nobody, and a tiny target may outrun any drafter: how many drafts are in time is not
+claimed here (`test_acceptance` does, with a verifier that waits).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import random
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +34,9 @@ from forerun.wire.convert import sampling_to_proto
 from forerun.wire.tls import Tls
 
 ROOT = Path(__file__).parents[2]
-NUM_TOKENS = 128  # enough that a drafter is attached for most of them
+NUM_TOKENS = 64
+NUM_PLACES = 3  # sessions the verifier runs at once
+BLOCKER_TOKENS = 15_000  # never reached: who holds a place is cancelled
 PROMPTS = {f"s{n}": [(7 * n + i * i) % 60 for i in range(3 + 11 * n)] for n in range(3)}
 pytestmark = pytest.mark.processes
 
@@ -42,7 +45,7 @@ pytestmark = pytest.mark.processes
 def folders(tmp_path_factory):
     """Two random models of one vocabulary."""
     made = {name: tmp_path_factory.mktemp(name) for name in ("target", "other")}
-    save_tiny_model(made["target"], seed=3)
+    save_tiny_model(made["target"], seed=3, max_context=BLOCKER_TOKENS + 100)
     save_tiny_model(made["other"], seed=4)
     return made
 
@@ -50,6 +53,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def verifier_address(folders):
     flags = ["--model", folders["target"], "--dtype", "float32", "--threads", "1", "--listen", "127.0.0.1:0"]
+    flags += ["--max-sessions", NUM_PLACES, "--kv-pool-mib", 64]
     with subprocess.Popen(
         [sys.executable, "-m", "verifier_service", *map(str, flags)], cwd=ROOT, stdout=subprocess.PIPE
     ) as process:
@@ -84,45 +88,76 @@ class Answer:
     report: drafter_pb2.AssistResponse | None = None
 
 
-async def decode(verifier, name, mode, drafter=None) -> Answer:
-    """One answer to its end, drafted by `drafter` from its first moment on if there is one."""
-    prompt = PROMPTS[name]
-    request = verifier_pb2.DecodeRequest(
-        session_id=f"{name}-{random.getrandbits(64):x}",
+def request(session_id, prompt, mode, max_tokens):
+    return verifier_pb2.DecodeRequest(
+        session_id=f"{session_id}-{random.getrandbits(64):x}",
         epoch=1,
         token_ids=prompt,
         prompt_length=len(prompt),
         sampling=sampling_to_proto(Sampling(0.0 if mode is Mode.GREEDY else 1.0)),
         mode=int(mode),
         noise_key=noise_key(5, prompt) if mode is Mode.COUPLED else b"",
-        max_tokens=NUM_TOKENS,
+        max_tokens=max_tokens,
         ignore_end_tokens=True,
     )
-    answer, assisting = Answer(), None
-    async for event in verifier.Decode(request):
+
+
+@asynccontextmanager
+async def all_places_taken(verifier):
+    """While the block runs, sessions of others queue: their drafters attach before their first token."""
+    calls = [
+        verifier.Decode(request("blocker", [1 + n], Mode.GREEDY, BLOCKER_TOKENS)) for n in range(NUM_PLACES)
+    ]
+    for call in calls:
+        await call.read()
+    yield
+    for call in calls:
+        call.cancel()
+
+
+async def decode(verifier, name, mode, drafter=None, attached=None) -> Answer:
+    """One answer to its end, drafted by `drafter` if there is one; `attached` is released once it is."""
+    answer, reports = Answer(), None
+    asked = request(name, PROMPTS[name], mode, NUM_TOKENS)
+    async for event in verifier.Decode(asked):
         if event.HasField("started") and drafter is not None:
-            assisting = asyncio.create_task(assist(drafter, request.session_id, event.started))
+            reports = assist(drafter, asked.session_id, event.started)
+            await reports.read()
+            attached.release()
         answer.token_ids.extend(event.settled.token_ids)
         answer.origins.extend(event.settled.origins)
-    if assisting is not None:
-        answer.report = await assisting
+    if reports is not None:
+        answer.report = [report async for report in _rest(reports)][-1]
     return answer
 
 
-async def assist(drafter, session_id, started):
-    """Draft for the session to its end; the last report."""
-    request = drafter_pb2.AssistRequest(
-        session_id=session_id,
-        epoch=started.epoch,
-        verifier_address=started.advertised_address,
-        attach_key=started.attach_key,
-        vocab_fingerprint=started.model.vocab_fingerprint,
+async def _rest(call):
+    while (reply := await call.read()) is not grpc.aio.EOF:
+        yield reply
+
+
+def assist(drafter, session_id, started):
+    return drafter.stub.Assist(
+        drafter_pb2.AssistRequest(
+            session_id=session_id,
+            epoch=started.epoch,
+            verifier_address=started.advertised_address,
+            attach_key=started.attach_key,
+            vocab_fingerprint=started.model.vocab_fingerprint,
+        )
     )
-    return [report async for report in drafter.stub.Assist(request)][-1]
 
 
 async def decode_all(verifier, mode, drafter=None) -> list[Answer]:
-    return await asyncio.gather(*(decode(verifier, name, mode, drafter) for name in PROMPTS))
+    """All prompts at once; with a drafter, each attached before the first token."""
+    if drafter is None:
+        return await asyncio.gather(*(decode(verifier, name, mode) for name in PROMPTS))
+    attached = asyncio.Semaphore(0)
+    async with asyncio.TaskGroup() as group, all_places_taken(verifier):
+        tasks = [group.create_task(decode(verifier, name, mode, drafter, attached)) for name in PROMPTS]
+        for _ in PROMPTS:
+            await attached.acquire()
+    return [task.result() for task in tasks]
 
 
 @pytest.mark.parametrize("mode", [Mode.GREEDY, Mode.COUPLED])
@@ -158,21 +193,13 @@ async def test_a_drafter_with_the_targets_own_law_is_never_rejected(verifier, ma
 
 async def test_a_wrong_attach_key_is_the_verifiers_answer(verifier, make_drafter):
     drafter = await make_drafter(NgramSource())
-    call = verifier.Decode(
-        verifier_pb2.DecodeRequest(
-            session_id="wrong-key",
-            epoch=1,
-            token_ids=[1],
-            prompt_length=1,
-            mode=int(Mode.GREEDY),
-            max_tokens=400,
-        )
-    )
+    asked = request("wrong-key", [1], Mode.GREEDY, BLOCKER_TOKENS)
+    call = verifier.Decode(asked)
     started = (await call.read()).started
     started.attach_key = b"x" * 32
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await assist(drafter, "wrong-key", started)
-    assert caught.value.code() in {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND}
+        await assist(drafter, asked.session_id, started).read()
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     call.cancel()
 
 
