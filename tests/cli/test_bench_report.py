@@ -3,7 +3,7 @@
 import pytest
 
 from forerun.cli.bench.report import picture, summary
-from forerun.cli.bench.single import BenchSettings, Run, messages_of
+from forerun.cli.bench.single import BenchSettings, Measured, Run, messages_of
 from forerun.cli.prompts import Prompt
 
 PROMPTS = (Prompt("1", "code", "x"), Prompt("2", "chat", "y"))
@@ -24,8 +24,12 @@ RUNS = [
 ]
 
 
+def measured(runs) -> Measured:
+    return Measured(tuple(runs), {"transformers": 2}, others_cpu_share=0.0)
+
+
 def test_ratios_compare_prompt_by_prompt():
-    report = summary(SETTINGS, RUNS)
+    report = summary(SETTINGS, measured(RUNS))
     assert next(iter(report)) == "ratios"
     assert set(report["ratios"]) == {"plain/transformers", "ngram/plain", "ngram/transformers"}
     found = report["ratios"]["ngram/plain"]
@@ -34,7 +38,7 @@ def test_ratios_compare_prompt_by_prompt():
 
 
 def test_rates_sum_over_all_prompts():
-    rates = summary(SETTINGS, RUNS)["rates"]
+    rates = summary(SETTINGS, measured(RUNS))["rates"]
     assert rates["plain"]["tokens_per_s"] == 2.0
     assert rates["plain"]["tokens_per_s_after_first"] == 2.0
     assert rates["ngram"]["tokens_per_pass"] == pytest.approx(8 / 6)
@@ -43,15 +47,14 @@ def test_rates_sum_over_all_prompts():
 
 
 def test_a_drafted_text_that_differs_is_reported():
-    assert summary(SETTINGS, RUNS)["identical"]
-    assert not summary(SETTINGS, [*RUNS[:4], run("ngram", PROMPTS[1], 2.0, ids=(1, 2, 3, 9)), RUNS[5]])[
-        "identical"
-    ]
+    assert summary(SETTINGS, measured(RUNS))["identical"]
+    wrong = [*RUNS[:4], run("ngram", PROMPTS[1], 2.0, ids=(1, 2, 3, 9)), RUNS[5]]
+    assert not summary(SETTINGS, measured(wrong))["identical"]
 
 
 def test_the_picture_is_a_png(tmp_path):
     path = tmp_path / "picture.png"
-    picture(summary(SETTINGS, RUNS), path)
+    picture(summary(SETTINGS, measured(RUNS)), path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

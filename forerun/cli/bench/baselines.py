@@ -12,8 +12,13 @@ from forerun.engine.convert import ensure_smollm2
 Timed = tuple[tuple[int, ...], float, float]  # answer ids, seconds, seconds to the first token
 
 
+TRIAL_PROMPT, TRIAL_TOKENS = tuple(range(100, 132)), 16
+
+
 class Baseline(Protocol):
     """One way of generating greedily, without a service."""
+
+    threads: int
 
     def answer(self, prompt_ids: Sequence[int], max_tokens: int) -> Timed:
         """Return the answer, the seconds it took, and those until its first token."""
@@ -25,10 +30,24 @@ class TransformersGenerate:
     def __init__(self, model: str, dtype: str, threads: int) -> None:
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
-        torch.set_num_threads(threads)
-        folder = _weights(model)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        self._model: Any = AutoModelForCausalLM.from_pretrained(_weights(model), dtype=getattr(torch, dtype))
+        self.threads = self._fastest({threads, max(1, threads // 2)})
+
+    def _fastest(self, counts: set[int]) -> int:
+        """Return the thread count with the best short answer, and keep to it: threads that wait for each other spin."""
+        import torch
+
+        taken = {}
+        for threads in counts:
+            torch.set_num_threads(threads)
+            self.answer(TRIAL_PROMPT, 2)
+            taken[threads] = self.answer(TRIAL_PROMPT, TRIAL_TOKENS)[1]
+        best = min(taken, key=taken.__getitem__)
+        torch.set_num_threads(best)
+        return best
 
     def answer(self, prompt_ids: Sequence[int], max_tokens: int) -> Timed:
         import torch
@@ -73,6 +92,7 @@ class BareEngine:
         from forerun.engine.load import load_engine
 
         self._engine, _ = load_engine(model, dtype=dtype, threads=threads)
+        self.threads = threads
         self._number = 0
 
     def answer(self, prompt_ids: Sequence[int], max_tokens: int) -> Timed:

@@ -18,6 +18,7 @@ from forerun.cli.foreground import progress_console, run
 from forerun.cli.prompts import one_of_each_category, read_prompts
 
 OWN_PROMPTS = Path(forerun.__file__).parents[1] / "benchmarks" / "prompts.jsonl"
+BUSY_SHARE = 0.1  # of the processor time; above it a run says more about the neighbours
 
 app = typer.Typer(
     add_completion=False,
@@ -65,6 +66,11 @@ def single(
         console.print(f"{line['text']}", style="bold", markup=False)
     console.print(table(report))
     console.print(f"{path} and {path.with_suffix('.png').name}", style="dim", markup=False)
+    others = report["conditions"]["others_cpu_share"]
+    if others > BUSY_SHARE:
+        console.print(
+            f"other processes took {others:.0%} of this machine: these are not its speeds", style="yellow"
+        )
     if not report["identical"]:
         console.print("text with drafting differs from the plain text", style="bold red")
         raise typer.Exit(1)

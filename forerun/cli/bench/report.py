@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 from collections.abc import Sequence
@@ -11,22 +10,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 
-from forerun.cli.bench.single import BenchSettings, Run
+from forerun.cli.bench.single import BenchSettings, Measured, Run
 from forerun.engine.cores import usable_cores
 
 PAIRS = (("plain", "transformers"), ("ngram", "plain"), ("ngram", "transformers"), ("plain", "engine"))
 NAMES = {
-    "plain": "ours, plain, whole stack",
-    "ngram": "ours, look-up drafting, whole stack",
-    "engine": "ours, bare engine",
-    "transformers": "transformers generate",
+    "plain": "Forerun, plain",
+    "ngram": "Forerun, look-up",
+    "engine": "bare engine",
+    "transformers": "transformers",
 }
 
 
-def summary(settings: BenchSettings, runs: Sequence[Run]) -> dict[str, Any]:
+def summary(settings: BenchSettings, measured: Measured) -> dict[str, Any]:
     """Return the report: ratios, rates over all prompts (prefill included), conditions, every run."""
+    runs = measured.runs
     contestants = list(dict.fromkeys(run.contestant for run in runs))
     by_key = {(run.contestant, run.round, run.prompt_id): run for run in runs}
     plain = [run for run in runs if run.contestant == "plain"]
@@ -49,7 +50,8 @@ def summary(settings: BenchSettings, runs: Sequence[Run]) -> dict[str, Any]:
             "rounds": settings.rounds,
             "prompts": len(settings.prompts),
             "cores": usable_cores(),
-            "load_before": os.getloadavg()[1],
+            "threads": measured.threads,
+            "others_cpu_share": measured.others_cpu_share,
             "machine": platform.processor() or platform.machine(),
             "python": platform.python_version(),
             "torch": version("torch"),
@@ -96,7 +98,9 @@ def _rates(runs: Sequence[Run]) -> dict[str, float | None]:
 
 def table(report: dict[str, Any]) -> Table:
     """Return the rates as a table."""
-    shown = Table("", "tokens/s", "after the first token", "tokens/pass", "our idle services' CPU")
+    shown = Table(box=SIMPLE, title="tokens/s of whole answers")
+    for column in ("", "tokens/s", "after the first", "tokens/pass", "idle services' CPU"):
+        shown.add_column(column, justify="right" if column else "left")
     for name, rates in report["rates"].items():
         cells = [
             _cell(rates[key], form)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from forerun.cli.bench.baselines import BareEngine, Baseline, TransformersGenerate
+from forerun.cli.bench.machine import Bystanders
 from forerun.cli.client import Answer, Client
 from forerun.cli.cores import share_out
 from forerun.cli.progress import prepare, start
@@ -53,8 +54,17 @@ class Run:
     idle_cpu_s: float | None = None
 
 
-async def run_single(settings: BenchSettings, console: Console) -> list[Run]:
-    """Return every run. Each of our two set-ups has its own verifier: neither finds the other's KV."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All runs, the threads of each contestant, and the share of the machine that other processes took meanwhile."""
+
+    runs: tuple[Run, ...]
+    threads: dict[str, int]
+    others_cpu_share: float
+
+
+async def run_single(settings: BenchSettings, console: Console) -> Measured:
+    """Return all runs. Each of our two set-ups has its own verifier: neither finds the other's KV."""
     prepare(settings.model, console)
     shares = share_out(
         usable_cores(), verifiers=1, sources=["ngram"]
@@ -73,7 +83,9 @@ async def run_single(settings: BenchSettings, console: Console) -> list[Run]:
                 bench = Bench(settings, stack, clients, tokenizer, thread)
                 with console.status("loading the baselines"):
                     await bench.load()
-                return await bench.measure(console)
+                others = Bystanders(stack)
+                runs = await bench.measure(console)
+                return Measured(tuple(runs), bench.threads | {"ours": shares.verifier}, others.share())
 
 
 class Bench:
@@ -101,6 +113,11 @@ class Bench:
             self._baselines[name] = await loop.run_in_executor(
                 self._thread, kind, settings.model, settings.dtype, usable_cores()
             )
+
+    @property
+    def threads(self) -> dict[str, int]:
+        """Threads of each baseline."""
+        return {name: baseline.threads for name, baseline in self._baselines.items()}
 
     async def measure(self, console: Console) -> list[Run]:
         """Return all runs: after a warm-up, A B C D per prompt, the order rotating from prompt to prompt."""
