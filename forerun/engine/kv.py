@@ -106,7 +106,7 @@ class KvPool:
             del session.token_ids[segment.start :]
         for segment in segments:
             session = self._sessions[segment.session_id]
-            if segment.start % BLOCK and segment.token_ids:
+            if segment.start % BLOCK and len(segment.token_ids):
                 self._own_last(session, copies)
             while len(session.blocks) * BLOCK < segment.start + len(segment.token_ids):
                 session.blocks.append(self._take())
@@ -141,7 +141,7 @@ class KvPool:
         blocks = self._sessions[segment.session_id].blocks
         kept = -(-segment.start // BLOCK)
         rewrites = (
-            bool(segment.start % BLOCK and segment.token_ids) and self._blocks[blocks[kept - 1]].refs > 1
+            bool(segment.start % BLOCK and len(segment.token_ids)) and self._blocks[blocks[kept - 1]].refs > 1
         )
         return -(-(segment.start + len(segment.token_ids)) // BLOCK) - kept + rewrites
 

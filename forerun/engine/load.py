@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str, float], None]
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 DEFAULT_POOL_BYTES = 2 << 30
+MOST_BLOCKS = 1 << 16  # by default: a million positions
 MEMORY_SHARE = 0.25  # of the machine's memory, for the KV pool, at most
 
 
@@ -167,7 +168,8 @@ def pool_blocks(block_size: int, max_context: int, pool_bytes: int | None) -> in
     memory = _memory_bytes()
     room = pool_bytes
     if room is None:
-        room = min(max(needed, min(DEFAULT_POOL_BYTES, int(memory * MEMORY_SHARE))), memory // 2)
+        share = min(DEFAULT_POOL_BYTES, int(memory * MEMORY_SHARE), MOST_BLOCKS * block_size)
+        room = min(max(needed, share), memory // 2)
     if room < needed:
         raise InvalidRequest(
             f"a KV pool of {room >> 20} MiB does not hold one context of {max_context} positions; "

@@ -29,71 +29,104 @@ INLINE v16 load_kv(const char *base, long index, const int is_bf16) {
     return is_bf16 ? load_bf16((const uint16_t *)base + index) : load_f32((const float *)base + index);
 }
 
-INLINE void score_block(const int count, const int is_bf16, const float *const *q, const char *keys, int head_dim,
-                        float (*scores)[CHUNK], int at) {
+typedef float Scores[MAX_QUERIES][CHUNK];            /* by query and position in the chunk; later weights */
+typedef float Queries[MAX_HEAD_DIM][MAX_QUERIES];    /* scaled, by dimension: a step of the sum reads neighbours */
+typedef float Sums[MAX_QUERIES][MAX_HEAD_DIM];
+
+INLINE void score_block(const int count, const int is_bf16, Queries q, int first, const char *keys, int head_dim,
+                        Scores scores, int at) {
     v16 sums[QUERIES];
     UNROLL for (int i = 0; i < count; i++) sums[i] = splat(0.0f);
     for (int d = 0; d < head_dim; d++) {
         v16 k = load_kv(keys, (long)d * BLOCK, is_bf16);
-        UNROLL for (int i = 0; i < count; i++) sums[i] = fma16(splat(q[i][d]), k, sums[i]);
+        UNROLL for (int i = 0; i < count; i++) sums[i] = fma16(splat(q[d][first + i]), k, sums[i]);
     }
-    UNROLL for (int i = 0; i < count; i++) store_f32(&scores[i][at], sums[i]);
+    UNROLL for (int i = 0; i < count; i++) store_f32(&scores[first + i][at], sums[i]);
 }
 
-INLINE void weigh_values(const int count, const int width, const KvView *kv, const int is_bf16, int chunk, int from, int to,
-                         int d, float (*probs)[CHUNK], float (*sums)[MAX_HEAD_DIM]) {
+/* Add the values of positions [from, to) of the chunk to sums[first …][d … d + width * LANES]. */
+INLINE void weigh_values(const int count, const int width, const int is_bf16, const KvView *kv, int chunk, int from, int to,
+                         int d, Scores weights, Sums sums, int first) {
     v16 acc[QUERIES][4];
     UNROLL for (int i = 0; i < count; i++)
-        UNROLL for (int j = 0; j < width; j++) acc[i][j] = load_f32(&sums[i][d + j * LANES]);
-    for (int t = from; t < to; t++) {
-        int position = chunk + t;
-        const char *block = kv->values + kv->table[position / BLOCK] * kv->block_bytes;
-        long at = (long)(position % BLOCK) * kv->head_dim + d;
-        v16 value[4];
-        UNROLL for (int j = 0; j < width; j++) value[j] = load_kv(block, at + j * LANES, is_bf16);
-        UNROLL for (int i = 0; i < count; i++) {
-            v16 weight = splat(probs[i][t]);
-            UNROLL for (int j = 0; j < width; j++) acc[i][j] = fma16(weight, value[j], acc[i][j]);
+        UNROLL for (int j = 0; j < width; j++) acc[i][j] = load_f32(&sums[first + i][d + j * LANES]);
+    for (int t = from; t < to;) {
+        const char *block = kv->values + kv->table[(chunk + t) / BLOCK] * kv->block_bytes;
+        int end = (t / BLOCK + 1) * BLOCK < to ? (t / BLOCK + 1) * BLOCK : to;
+        for (; t < end; t++) {
+            v16 value[4];
+            UNROLL for (int j = 0; j < width; j++)
+                value[j] = load_kv(block, (long)(t % BLOCK) * kv->head_dim + d + j * LANES, is_bf16);
+            UNROLL for (int i = 0; i < count; i++) {
+                v16 weight = splat(weights[first + i][t]);
+                UNROLL for (int j = 0; j < width; j++) acc[i][j] = fma16(weight, value[j], acc[i][j]);
+            }
         }
     }
     UNROLL for (int i = 0; i < count; i++)
-        UNROLL for (int j = 0; j < width; j++) store_f32(&sums[i][d + j * LANES], acc[i][j]);
+        UNROLL for (int j = 0; j < width; j++) store_f32(&sums[first + i][d + j * LANES], acc[i][j]);
 }
 
-#define FOR_COUNT(count, CALL) \
-    switch (count) {           \
-        case 1: CALL(1); break;\
-        case 2: CALL(2); break;\
-        case 3: CALL(3); break;\
-        case 4: CALL(4); break;\
-        case 5: CALL(5); break;\
-        default: CALL(6);      \
+#define FOR_COUNT(count, CALL)  \
+    switch (count) {            \
+        case 1: CALL(1); break; \
+        case 2: CALL(2); break; \
+        case 3: CALL(3); break; \
+        case 4: CALL(4); break; \
+        case 5: CALL(5); break; \
+        default: CALL(6);       \
     }
 
-INLINE void score_chunk(const KvView *kv, const int is_bf16, int num_queries, const float *const *q, int chunk, int num_blocks,
-                        float (*scores)[CHUNK]) {
+/* Ask for a block's keys and values, which lie side by side, before they are read. */
+INLINE void fetch(const KvView *kv, int block) {
+    const char *from = kv->keys + block * kv->block_bytes;
+    long bytes = 2 * (kv->values - kv->keys);
+    for (long line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+}
+
+INLINE void score_chunk(const int is_bf16, const KvView *kv, int first, int end, Queries q, int chunk, int num_blocks,
+                        Scores scores) {
     for (int b = 0; b < num_blocks; b++) {
         const char *keys = kv->keys + kv->table[chunk / BLOCK + b] * kv->block_bytes;
-        for (int i = 0; i < num_queries; i += QUERIES) {
-#define SCORE(n) score_block(n, is_bf16, q + i, keys, kv->head_dim, scores + i, b * BLOCK)
-            FOR_COUNT(num_queries - i, SCORE)
+        if (b + 1 < num_blocks) fetch(kv, kv->table[chunk / BLOCK + b + 1]);
+        for (int i = first; i < end; i += QUERIES) {
+#define SCORE(n) score_block(n, is_bf16, q, i, keys, kv->head_dim, scores, b * BLOCK)
+            FOR_COUNT(end - i, SCORE)
 #undef SCORE
         }
     }
 }
 
-INLINE void weigh_chunk(const KvView *kv, const int is_bf16, int num_queries, int chunk, int from, int to,
-                        float (*probs)[CHUNK], float (*sums)[MAX_HEAD_DIM]) {
+INLINE void weigh_chunk(const int is_bf16, const KvView *kv, int first, int end, int chunk, int from, int to,
+                        Scores weights, Sums sums) {
     if (from >= to) return;
-    for (int i = 0; i < num_queries; i += QUERIES) {
-        int d = 0;
-#define WEIGH4(n) weigh_values(n, 4, kv, is_bf16, chunk, from, to, d, probs + i, sums + i)
-#define WEIGH1(n) weigh_values(n, 1, kv, is_bf16, chunk, from, to, d, probs + i, sums + i)
-        for (; d + 4 * LANES <= kv->head_dim; d += 4 * LANES) FOR_COUNT(num_queries - i, WEIGH4)
-        for (; d < kv->head_dim; d += LANES) FOR_COUNT(num_queries - i, WEIGH1)
-#undef WEIGH4
-#undef WEIGH1
-    }
+    int whole = kv->head_dim / (4 * LANES) * (4 * LANES);
+    for (int i = first; i < end; i += QUERIES)
+        for (int d = 0; d < whole; d += 4 * LANES) {
+#define WEIGH(n) weigh_values(n, 4, is_bf16, kv, chunk, from, to, d, weights, sums, i)
+            FOR_COUNT(end - i, WEIGH)
+#undef WEIGH
+        }
+    for (int i = first; i < end; i++)
+        for (int d = whole; d < kv->head_dim; d += LANES)
+            weigh_values(1, 1, is_bf16, kv, chunk, from, to, d, weights, sums, i);
+}
+
+/* The loops above once for each type, not wherever they are called. */
+static __attribute__((noinline)) void score(const KvView *kv, int first, int end, Queries q, int chunk, int num_blocks,
+                                            Scores scores) {
+    if (kv->is_bf16)
+        score_chunk(1, kv, first, end, q, chunk, num_blocks, scores);
+    else
+        score_chunk(0, kv, first, end, q, chunk, num_blocks, scores);
+}
+
+static __attribute__((noinline)) void weigh(const KvView *kv, int first, int end, int chunk, int from, int to,
+                                            Scores weights, Sums sums) {
+    if (kv->is_bf16)
+        weigh_chunk(1, kv, first, end, chunk, from, to, weights, sums);
+    else
+        weigh_chunk(0, kv, first, end, chunk, from, to, weights, sums);
 }
 
 /* Turn one query's scores of a chunk into weights relative to the running maximum; rescale what is summed so far. */
@@ -117,38 +150,36 @@ INLINE void soften(float *scores, int valid, float *maximum, v16 *total, float *
     *total = sum;
 }
 
-/* Rows `positions[0] < positions[1] < …` of one session and one KV head; q: `group` query vectors a row, scaled. */
-INLINE void attend(const KvView *kv, const int is_bf16, const int32_t *positions, int rows, int group, const float *const *q,
-                   float (*sums)[MAX_HEAD_DIM]) {
-    float scores[MAX_QUERIES][CHUNK] __attribute__((aligned(64)));
+/* Rows `positions[0] < positions[1] < …` of one session and one KV head, `group` queries a row. */
+static void attend(const KvView *kv, const int32_t *positions, int rows, int group, Queries q, Sums sums) {
+    Scores scores __attribute__((aligned(64)));
     float maximum[MAX_QUERIES];
     v16 total[MAX_QUERIES];
-    int last = positions[rows - 1];
-    for (int i = 0; i < rows * group; i++) {
+    int last = positions[rows - 1], end = rows * group;
+    for (int i = 0; i < end; i++) {
         maximum[i] = -INFINITY;
         total[i] = splat(0.0f);
         memset(sums[i], 0, sizeof(float) * kv->head_dim);
     }
     for (int chunk = 0; chunk <= last; chunk += CHUNK) {
         int held = last + 1 - chunk < CHUNK ? last + 1 - chunk : CHUNK;
-        int first = 0; /* the first row that reaches into this chunk */
-        while (positions[first] < chunk) first++;
-        int queries = (rows - first) * group, at = first * group;
-        score_chunk(kv, is_bf16, queries, q + at, chunk, (held + BLOCK - 1) / BLOCK, scores + at);
-        int common = CHUNK; /* positions that all these rows see */
-        for (int r = first; r < rows; r++) {
+        int row = 0; /* the first that reaches into this chunk */
+        while (positions[row] < chunk) row++;
+        int first = row * group, common = CHUNK; /* positions that all these rows see */
+        score(kv, first, end, q, chunk, (held + BLOCK - 1) / BLOCK, scores);
+        for (int r = row; r < rows; r++) {
             int valid = positions[r] + 1 - chunk < CHUNK ? positions[r] + 1 - chunk : CHUNK;
             if (valid < common) common = valid;
             for (int i = r * group; i < (r + 1) * group; i++)
                 soften(scores[i], valid, &maximum[i], &total[i], sums[i], kv->head_dim);
         }
-        weigh_chunk(kv, is_bf16, queries, chunk, 0, common, scores + at, sums + at);
-        for (int r = first; r < rows; r++) {
+        weigh(kv, first, end, chunk, 0, common, scores, sums);
+        for (int r = row; r < rows; r++) {
             int valid = positions[r] + 1 - chunk < CHUNK ? positions[r] + 1 - chunk : CHUNK;
-            weigh_chunk(kv, is_bf16, group, chunk, common, valid, scores + r * group, sums + r * group);
+            weigh(kv, r * group, (r + 1) * group, chunk, common, valid, scores, sums);
         }
     }
-    for (int i = 0; i < rows * group; i++) {
+    for (int i = 0; i < end; i++) {
         v16 scale = splat(1.0f / sum_lanes(total[i]));
         for (int d = 0; d < kv->head_dim; d += LANES) store_f32(sums[i] + d, load_f32(sums[i] + d) * scale);
     }

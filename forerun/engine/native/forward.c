@@ -230,19 +230,19 @@ static int cut_tiles(const Model *m, const Pass *p) {
 
 static void attend_tile(const Model *m, const Pass *p, int layer, int row, int rows, int kv_head) {
     int group = m->num_heads / m->num_kv_heads;
-    float sums[MAX_QUERIES][MAX_HEAD_DIM] __attribute__((aligned(64)));
-    const float *q[MAX_QUERIES];
+    Sums sums __attribute__((aligned(64)));
+    Queries q __attribute__((aligned(64)));
     KvView kv = {.keys = kv_at(m, layer, 0, kv_head, 0),
                  .values = kv_at(m, layer, 0, kv_head, 1),
                  .block_bytes = kv_at(m, layer, 1, kv_head, 0) - kv_at(m, layer, 0, kv_head, 0),
                  .table = p->tables + (long)p->segments[row] * p->table_width,
-                 .head_dim = m->head_dim};
-    for (int i = 0; i < rows * group; i++)
-        q[i] = m->qkv + (long)(row + i / group) * m->qkv_stride + (kv_head * group + i % group) * m->head_dim;
-    if (m->type == BF16)
-        attend(&kv, 1, p->positions + row, rows, group, q, sums);
-    else
-        attend(&kv, 0, p->positions + row, rows, group, q, sums);
+                 .head_dim = m->head_dim,
+                 .is_bf16 = m->type == BF16};
+    for (int i = 0; i < rows * group; i++) {
+        const float *from = m->qkv + (long)(row + i / group) * m->qkv_stride + (kv_head * group + i % group) * m->head_dim;
+        for (int d = 0; d < m->head_dim; d++) q[d][i] = from[d];
+    }
+    attend(&kv, p->positions + row, rows, group, q, sums);
     for (int i = 0; i < rows * group; i++) {
         void *to = row_of(m->attended, m->type, row + i / group, m->attention_stride);
         for (int d = 0; d < m->head_dim; d += LANES)

@@ -20,6 +20,7 @@ from forerun.engine.rows import Rows
 from forerun.engine.weights import LayerWeights, open_checkpoint
 
 MAX_ROWS = 256  # a pass of more rows runs in parts: workspaces stay in cache
+SHARED_BYTES = 16 << 20  # of weights; less is read by one thread sooner than two agree on who reads what
 _LANES = 16
 _STEP = 32
 _UNITS = ("fma", "dot", "amx")
@@ -59,7 +60,7 @@ class NativeForward:
         self._unit = int(self._library.forerun_bf16_unit()) if dtype == torch.bfloat16 else 0
         self._model = self._sizes(vocab_size)
         self._allocate_workspaces()
-        self._model.team = self._start_team(threads)
+        self._model.team = self._start_team(threads if self._weight_bytes() >= SHARED_BYTES else 1)
 
     @property
     def max_rows(self) -> int:
@@ -77,7 +78,7 @@ class NativeForward:
         with open_checkpoint(folder, config, self._dtype) as checkpoint:
             embedding = checkpoint.matrix("model.embed_tokens.weight", config.vocab_width, config.hidden)
             head = checkpoint.head()
-            model.embedding = self._keep(embedding.contiguous())
+            model.embedding = self._keep(embedding)
             model.head = self._packed((embedding if head is None else head)[: model.vocab_size])
             model.final_norm = self._keep(checkpoint.vector("model.norm.weight", config.hidden))
             for index in range(config.num_layers):
@@ -110,6 +111,12 @@ class NativeForward:
         self._library.forerun_copy_block(
             ctypes.byref(self._model), ctypes.c_int64(source), ctypes.c_int64(target)
         )
+
+    def _weight_bytes(self) -> int:
+        c = self._config
+        attention = c.head_dim * c.hidden * (2 * c.num_heads + 2 * c.num_kv_heads)
+        layer = attention + 3 * c.hidden * c.intermediate
+        return (c.num_layers * layer + c.vocab_width * c.hidden) * self._dtype.itemsize
 
     def _start_team(self, threads: int) -> int:
         start = self._library.forerun_start_team
@@ -161,6 +168,8 @@ class NativeForward:
         to.down_bias = self._bias(layer.down_bias)
         if layer.gate_bias is not None and layer.up_bias is not None:
             to.gate_up_bias = self._bias(_interleave(layer.gate_bias, layer.up_bias))
+        elif layer.gate_bias is not None or layer.up_bias is not None:
+            raise unsupported("a bias on one of gate and up only")
         to.attention_norm = self._keep(layer.attention_norm)
         to.mlp_norm = self._keep(layer.mlp_norm)
         to.q_norm = None if layer.q_norm is None else self._keep(layer.q_norm)
@@ -187,8 +196,12 @@ class NativeForward:
         return -(-self._keep(room) // 64) * 64
 
     def _keep(self, values: torch.Tensor | NDArray[np.generic]) -> int:
+        """Address of the values, or of a copy of a tensor: what was read may be a view of a file that changes."""
+        if isinstance(values, torch.Tensor):
+            values = (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
+            values = values.copy()
         self._alive.append(values)
-        return values.data_ptr() if isinstance(values, torch.Tensor) else values.ctypes.data
+        return values.ctypes.data
 
 
 def _interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -69,8 +69,12 @@ INLINE float max_lanes(v16 x) {
 }
 
 INLINE v16 load_bf16(const uint16_t *p) {
+#if defined(__AVX512F__)
+    return (v16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16);
+#else
     h16 h = *(const h16_any *)p;
     return (v16)(__builtin_convertvector(h, u16) << 16);
+#endif
 }
 
 /* Round to nearest, ties to even; NaN stays NaN. */
