@@ -93,9 +93,10 @@ class DraftingLoop:
         message = attachment.session.take(ask, drawn)
         if message is None:
             return
-        trace_burst(attachment.trace, message, attachment.burst_began_ns)
-        metrics.DRAFTED_TOKENS.inc(len(message.token_ids))
-        metrics.MESSAGES.inc()
+        if message.token_ids:
+            trace_burst(attachment.trace, message, attachment.burst_began_ns)
+            metrics.DRAFTED_TOKENS.inc(len(message.token_ids))
+            metrics.MESSAGES.inc()
         attachment.outbox.put_nowait(Parcel(message, drawn.delay_s))
 
     def _fail(self, attachments: list[Attachment], fault: Exception) -> None:

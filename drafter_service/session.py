@@ -66,6 +66,7 @@ class DraftSession:
         self._next_id = 1
         self._branch = 0  # changes when drawn tokens become void
         self._silent = False  # the source has nothing to say to this text
+        self._answered = -1  # the settled length the last message spoke about
 
     @property
     def drawing(self) -> bool:
@@ -147,7 +148,8 @@ class DraftSession:
         token_ids, laws = tuple(self._burst), tuple(self._laws)
         self._burst, self._laws, self._length = [], [], 0
         if not token_ids:
-            return None
+            return self._acknowledge()
+        self._answered = self.tree.base
         # A chain is torn from a node down to its end: if anything of it is alive, so is the last node sent.
         parent = self._next_id - 1 if self.tree.held(_STREAM) else self.tree.head_node(_STREAM)
         message = DraftMessage(self.tree.base, parent, self._next_id, token_ids, laws)
@@ -156,6 +158,13 @@ class DraftSession:
         self.counts.num_drafted += len(token_ids)
         self.counts.num_messages += 1
         return message
+
+    def _acknowledge(self) -> DraftMessage | None:
+        """An empty draft, once a text: the source has nothing to say, and the verifier need not wait for it."""
+        if self._answered == self.tree.base:
+            return None
+        self._answered = self.tree.base
+        return DraftMessage(self.tree.base, 0, self._next_id, ())
 
     def _rebuild(self, *, keep_burst: bool) -> None:
         """Restore the invariants after the text grew; what remains of the burst stays if it may."""

@@ -128,7 +128,8 @@ class Verifier(rpc.VerifierServiceServicer):
     def _graft(self, session: Session, stream: DraftStream, draft: DraftMessage) -> None:
         if stream.detached:
             return
-        check_token_ids(draft.token_ids, self._model.vocab_size, "token_ids")
+        if draft.token_ids:  # an empty draft only says that nothing follows the text so far
+            check_token_ids(draft.token_ids, self._model.vocab_size, "draft.token_ids")
         if draft.laws and len(draft.laws) != len(draft.token_ids):
             raise InvalidRequest(
                 f"{len(draft.laws)} laws for {len(draft.token_ids)} tokens",

@@ -457,7 +457,9 @@ Global___Attach: _TypeAlias = Attach  # noqa: Y015
 
 @_typing.final
 class Draft(_message.Message):
-    """A chain of drafted tokens. Never an error because it is late."""
+    """A chain of drafted tokens. Never an error because it is late. An empty one says that the drafter has nothing to add to
+    the text at `base`, so that nobody waits for it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

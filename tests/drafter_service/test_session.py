@@ -171,10 +171,12 @@ def test_a_burst_overtaken_by_text_that_agrees_ships_only_what_is_still_open():
     assert (message.base, message.parent, message.token_ids) == (4, 0, (5, 6, 7))
 
 
-def test_a_source_with_nothing_to_say_is_asked_again_when_the_text_changes():
+def test_a_source_with_nothing_to_say_says_so_once_and_is_asked_again_when_the_text_changes():
     session = open_session(snapshot())
-    assert draw(session, ends=True) is None
+    nothing = draw(session, ends=True)
+    assert (nothing.base, nothing.token_ids) == (3, ())
     assert session.ask() is None
+    assert session.counts.num_messages == 0
     session.apply(verdict(3, 4))
     assert session.ask() is not None
 
