@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import structlog
-from forerun.engine.executor import EngineThread
 from numpy.typing import NDArray
 
 from forerun.core.acceptance import Outcome, verify
 from forerun.core.draft_tree import Node
 from forerun.core.pacing import Pacing
 from forerun.core.types import FinishReason, PassRecord, Settled, Verdict
+from forerun.engine.executor import EngineThread
 from forerun.engine.interface import Engine, PoolFullError, Segment
 from forerun.errors import InternalFault
 from verifier_service import metrics

@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable
 
 import structlog
-from forerun.engine.executor import EngineThread
-from forerun.engine.load import load_engine
 
 from forerun.core.pacing import Pacing
 from forerun.core.types import TokenizerFiles
+from forerun.engine.executor import EngineThread
 from forerun.engine.interface import Engine
+from forerun.engine.load import load_engine
 from forerun.v1 import verifier_pb2_grpc as rpc
 from forerun.wire import telemetry
 from forerun.wire.address import Address, advertised

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -50,7 +51,7 @@ def test_reach_falls_with_depth(tested: int, accepted: int) -> None:
     survival = Survival()
     survival.observe(tested, min(accepted, tested))
     reach = survival.reach(24)
-    assert all(0 < later < earlier < 1 for earlier, later in zip(reach, reach[1:], strict=False))
+    assert all(0 < later < earlier < 1 for earlier, later in pairwise(reach))
 
 
 def test_cost_is_learned_from_the_passes_made() -> None:
