@@ -169,7 +169,11 @@ class Scheduler:
                 broken = InternalFault("the model returned logits that are not numbers", reason="BAD_LOGITS")
                 self._fail([session], broken)
             else:
-                self._settle(turn, rows, made)
+                try:
+                    self._settle(turn, rows, made)
+                except Exception as fault:
+                    log.exception("settling failed", session=session.id)
+                    self._fail([session], fault)
 
     def _settle(self, turn: Turn, logits: NDArray[np.float32], made: Pass) -> None:
         """Decide the session's next tokens, re-root its tree, tell its drafters and its listener."""

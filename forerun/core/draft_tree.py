@@ -262,8 +262,7 @@ class DraftTree:
     def _begin_branch(self, stream: int, state: _Stream, base: int, first_id: int) -> None:
         # What is below the head's child goes, and the child's id is forgotten: it is tested, and no more.
         waiting = [] if self.merge else [c for c in self._root.children if stream in c.owners]
-        if state.live:
-            self._disown(stream)
+        self._disown(stream)  # also the waiting child of an earlier branch, which `live` no longer names
         for child in waiting:
             child.owners.add(stream)
             self._root.children.append(child)

@@ -450,3 +450,14 @@ class TestChains:
         tree.settle([1])
         tree.graft(1, 1, 0, 1, [1, 2, 3], laws)
         assert [node.law for node in tree.plan(8, 1)] == laws[1:]
+
+
+def test_a_branch_begun_anew_twice_leaves_one_waiting_child() -> None:
+    tree = DraftTree([1, 2, 3], merge=False)
+    tree.open_stream(1, 32)
+    tree.graft(1, 3, 0, 1, [7, 8, 9])
+    tree.settle([7])
+    tree.settle([8])
+    tree.graft(1, 4, 0, 4, [8, 5])
+    tree.graft(1, 5, 0, 6, [6])
+    assert [child.token_id for child in tree.children(None, 1)] == [9]
