@@ -14,7 +14,7 @@ from rich.table import Table
 from forerun.cli.client import Answer, Client
 from forerun.cli.cores import share_out
 from forerun.cli.flags import Target
-from forerun.cli.foreground import progress_console, run
+from forerun.cli.foreground import answer_console, progress_console, run
 from forerun.cli.generate import ratio
 from forerun.cli.launch import Child
 from forerun.cli.origins import coloured, legend
@@ -73,7 +73,7 @@ def demo(
     model: Target = "smollm2",
 ) -> None:
     """Show that drafting changes how fast an answer comes, not what it says; ends by itself."""
-    console = Console(highlight=False)
+    console = answer_console()
     rows = run(_demo(console, max_tokens, model))
     console.print(_table(rows))
     failures = [fault for row in rows for fault in faults(row)]

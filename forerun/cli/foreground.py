@@ -15,12 +15,18 @@ from forerun.errors import ForerunError
 
 T = TypeVar("T")
 
+PIPED_WIDTH = 110
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def progress_console() -> Console:
     """Return the console of everything that is not the answer: stderr, so that stdout can be piped."""
     return Console(stderr=True, highlight=False)
+
+
+def answer_console() -> Console:
+    """Return the console of what was asked for: stdout, wide enough for tables where nobody's terminal is narrower."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def fail(message: str, status: int = 1) -> typer.Exit:

@@ -15,7 +15,7 @@ from rich.table import Table
 from forerun.cli.audit.compare import Difference, Outcome
 from forerun.cli.audit.run import NO_DRAFTER, AuditSettings, Findings, run_audit
 from forerun.cli.flags import Dtype, Target
-from forerun.cli.foreground import progress_console, run
+from forerun.cli.foreground import answer_console, progress_console, run
 from forerun.cli.prompts import read_prompts
 
 COLUMNS = ("drafter", "agree", "tokens", "passes", "per pass", "accepted", "corrected", "bonus", "salvaged")
@@ -72,7 +72,7 @@ def audit(
             json.dumps({"passed": passed(findings), "drafters": [_as_dict(one) for one in findings.outcomes]})
         )
     else:
-        _show(findings, Console(highlight=False))
+        _show(findings, answer_console())
     raise typer.Exit(0 if passed(findings) else 1)
 
 

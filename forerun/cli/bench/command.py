@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import forerun
 from forerun.cli.bench.report import picture, summary, table
 from forerun.cli.bench.single import BenchSettings, run_single
 from forerun.cli.flags import Dtype, Target
-from forerun.cli.foreground import progress_console, run
+from forerun.cli.foreground import answer_console, progress_console, run
 from forerun.cli.prompts import one_of_each_category, read_prompts
 
 OWN_PROMPTS = Path(forerun.__file__).parents[1] / "benchmarks" / "prompts.jsonl"
@@ -61,7 +60,7 @@ def single(
     path = results / f"bench-single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
     path.write_text(json.dumps(report, indent=1))
     picture(report, path.with_suffix(".png"))
-    console = Console(highlight=False)
+    console = answer_console()
     for line in report["ratios"].values():
         console.print(f"{line['text']}", style="bold", markup=False)
     console.print(table(report))
