@@ -11,7 +11,26 @@ from forerun.v1 import verifier_pb2
 from tests.verifier_service.conftest import Service, remaining, serving, tokens_of
 from tests.verifier_service.recital import Recital
 
-WORDS = ["the", "old", "bell", "will", "ring", "again", ",", "waking", "the", "city", "tonight", "at", "last", "and", "then", "all", "is", "still"]
+WORDS = [
+    "the",
+    "old",
+    "bell",
+    "will",
+    "ring",
+    "again",
+    ",",
+    "waking",
+    "the",
+    "city",
+    "tonight",
+    "at",
+    "last",
+    "and",
+    "then",
+    "all",
+    "is",
+    "still",
+]
 IDS = {word: i + 1 for i, word in enumerate(dict.fromkeys([*WORDS, "soon", "sun", "over"]))}
 TEXT = [IDS[word] for word in WORDS]
 
