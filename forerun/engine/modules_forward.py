@@ -6,7 +6,6 @@ came with it. Attention takes each row by itself over exactly the positions it s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,56 +13,29 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from forerun.engine.block_attention import ATTENTION, Keys, Seat, register_attention
 from forerun.engine.kv import BLOCK
 from forerun.engine.model_config import unsupported
 from forerun.engine.rows import Rows
 from forerun.errors import InvalidRequest, NotFound
 
 ROWS = 16
-_ATTENTION = "forerun_blocks"
-_KNOWN_ARGUMENTS = {
-    "scaling",
-    "dropout",
-    "sliding_window",
-    "softcap",
-    "is_causal",
-    "position_ids",
-    "use_cache",
-}
 _SELF_CHECK_TOKENS = 24
 _MOST_DIFFERENCE = {torch.float32: 0.001, torch.bfloat16: 0.1}  # mean, in standard deviations of the logits
-
-
-@dataclass
-class _Keys:
-    """One layer's pool: keys and values by position, (positions, kv_heads, head_dim)."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-
-@dataclass
-class _Seat:
-    """What the attention of one model's modules works on; each module carries it as `forerun_seat`."""
-
-    pool: dict[int, _Keys] = field(default_factory=dict)  # by layer
-    shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # kv heads, key and value size
-    rows: Rows | None = None  # of the pass in progress
 
 
 class ModulesForward:
     """A `Forward` through transformers' modules, 16 rows at a time."""
 
     def __init__(self, folder: Path, *, dtype: torch.dtype, threads: int) -> None:
-        AttentionInterface.register(_ATTENTION, _attend)
-        AttentionMaskInterface.register(_ATTENTION, _no_mask)
+        register_attention()
         torch.set_num_threads(threads)
         self._threads = threads
         self._dtype = dtype
         self._model = _from_folder(folder, dtype)
-        self._seat = _Seat()
+        self._seat = Seat()
         for module in self._model.modules():
             module.forerun_seat = self._seat
         self._stock = self._stock_logits()
@@ -109,7 +81,7 @@ class ModulesForward:
         """
         positions = num_blocks * BLOCK
         for layer, (heads, key, value) in self._seat.shapes.items():
-            self._seat.pool[layer] = _Keys(
+            self._seat.pool[layer] = Keys(
                 self._room(positions, heads, key), self._room(positions, heads, value)
             )
         self._check_against_stock()
@@ -154,7 +126,7 @@ class ModulesForward:
     def _learn_shapes(self) -> None:
         """Run once without a pool: attention notes each layer's shapes."""
         try:
-            self._model.set_attn_implementation(_ATTENTION)
+            self._model.set_attn_implementation(ATTENTION)
             with torch.inference_mode():
                 self._model(input_ids=self._sample_ids()[:, :2], use_cache=False)
         except (ValueError, ImportError, AttributeError, TypeError) as error:
@@ -207,63 +179,3 @@ def _from_folder(folder: Path, dtype: torch.dtype) -> Any:
     if absent:
         raise InvalidRequest(f"tensor {absent[0]} is missing", field="model", reason="BROKEN_MODEL")
     return model.eval()
-
-
-def _no_mask(*_arguments: Any, **_named: Any) -> None:
-    """Rows belong to sessions, which a mask does not know."""
-
-
-def _attend(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    _mask: torch.Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    **others: Any,
-) -> tuple[torch.Tensor, None]:
-    """transformers' attention function: (1, heads, rows, size) in, (1, rows, heads, size) out."""
-    unknown = {name for name, given in others.items() if given is not None} - _KNOWN_ARGUMENTS
-    if unknown:
-        raise ValueError(f"attention with {min(unknown)}")
-    if not getattr(module, "is_causal", True):
-        raise ValueError("attention that looks ahead")
-    seat: _Seat = module.forerun_seat
-    layer = int(module.layer_idx)
-    seat.shapes[layer] = (key.shape[1], key.shape[3], value.shape[3])
-    out = torch.zeros(1, query.shape[2], query.shape[1], value.shape[3], dtype=query.dtype)
-    if layer not in seat.pool or seat.rows is None:
-        return out, None
-    pool, rows = seat.pool[layer], seat.rows
-    scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    slots = (
-        rows.tables[rows.segments, rows.positions // BLOCK].astype(np.int64) * BLOCK + rows.positions % BLOCK
-    )
-    count = len(slots)
-    where = torch.from_numpy(slots)
-    pool.keys[where] = key[0].transpose(0, 1)[:count]
-    pool.values[where] = value[0].transpose(0, 1)[:count]
-    for segment in np.unique(rows.segments):
-        own = np.flatnonzero(rows.segments == segment)
-        length = int(rows.positions[own[-1]]) + 1
-        table = torch.from_numpy(rows.tables[segment, : -(-length // BLOCK)].astype(np.int64))
-        held = (table[:, None] * BLOCK + torch.arange(BLOCK)).flatten()[:length]
-        keys, values = pool.keys[held].float(), pool.values[held].float()
-        for row in own.tolist():
-            end = int(rows.positions[row]) + 1
-            seen = slice(max(0, end - sliding_window) if sliding_window else 0, end)
-            out[0, row] = _attend_row(query[0, :, row].float() * scale, keys[seen], values[seen], softcap)
-    return out, None
-
-
-def _attend_row(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, softcap: float | None
-) -> torch.Tensor:
-    """One row: q (heads, size), keys and values (positions, kv_heads, size), all float32; (heads, size) out."""
-    grouped = q.reshape(keys.shape[1], -1, q.shape[1])
-    scores = torch.einsum("hgd,phd->hgp", grouped, keys)
-    if softcap:
-        scores = torch.tanh(scores / softcap) * softcap
-    return torch.einsum("hgp,phd->hgd", torch.softmax(scores, -1), values).reshape(q.shape[0], -1)
