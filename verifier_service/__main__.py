@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
+from forerun.errors import ForerunError
 from verifier_service.settings import Settings
 
 app = typer.Typer(add_completion=False)
@@ -47,7 +49,12 @@ def run(
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from verifier_service.serve import serve  # noqa: PLC0415  torch is loaded only by the process that serves
 
-    sys.exit(asyncio.run(serve(Settings(**given), announce)))
+    try:
+        sys.exit(asyncio.run(serve(Settings(**given), announce)))
+    except (ForerunError, ValidationError) as error:
+        # Settings that cannot be served are the caller's to mend: a sentence, not a traceback.
+        typer.echo(str(error), err=True)
+        sys.exit(2)
 
 
 def announce(address: str) -> None:

@@ -60,6 +60,8 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> int:
 
 def _server(settings: Settings) -> Server:
     tls = Tls(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    if tls.enabled:
+        tls.server_credentials()  # unreadable files are refused now rather than after loading
     return Server(
         settings.listen,
         tls,
