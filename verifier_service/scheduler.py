@@ -165,15 +165,14 @@ class Scheduler:
             if not turn.draws:
                 session.computed += turn.num_fed
                 session.num_prefilled += turn.num_fed
-            elif not np.isfinite(rows.max(axis=1)).all():
-                broken = InternalFault("the model returned logits that are not numbers", reason="BAD_LOGITS")
+                continue
+            try:
+                self._settle(turn, rows, made)
+            except InternalFault as broken:  # logits that are not numbers
                 self._fail([session], broken)
-            else:
-                try:
-                    self._settle(turn, rows, made)
-                except Exception as fault:
-                    log.exception("settling failed", session=session.id)
-                    self._fail([session], fault)
+            except Exception as fault:
+                log.exception("settling failed", session=session.id)
+                self._fail([session], fault)
 
     def _settle(self, turn: Turn, logits: NDArray[np.float32], made: Pass) -> None:
         """Decide the session's next tokens, re-root its tree, tell its drafters and its listener."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+from opentelemetry import trace
 from opentelemetry.context import Context
 
 from forerun.core.types import Settled
-from forerun.wire.telemetry import tracer
+
+_TRACER = trace.get_tracer("forerun")  # looked up once: a pass is too short for a look-up of its own
 
 
 def trace_pass(context: Context, settled: Settled) -> None:
@@ -16,7 +18,7 @@ def trace_pass(context: Context, settled: Settled) -> None:
     if record is None:
         return
     ended_ns = time.time_ns()
-    span = tracer().start_span("verifier.pass", context, start_time=ended_ns - 1000 * record.pass_us)
+    span = _TRACER.start_span("verifier.pass", context, start_time=ended_ns - 1000 * record.pass_us)
     if span.is_recording():
         span.set_attributes(
             {

@@ -144,7 +144,7 @@ async def test_logits_that_are_not_numbers_end_that_session_and_no_other() -> No
             service.decode(service.request(TEXT[:3], session_id="good", max_tokens=20)),
         )
         assert bad[0] is grpc.StatusCode.INTERNAL
-        assert "not numbers" in bad[1]
+        assert "not a number" in bad[1]
         assert good.token_ids == TEXT[3:23]
 
 
