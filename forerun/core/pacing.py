@@ -20,6 +20,7 @@ MIN_REACH = 0.1  # a burst ends where a token would be reached less often than t
 HOPELESS = 0.06  # below this first-token acceptance a drafter costs more than it can give
 ENOUGH_TESTS = 12.0  # tests before a drafter is called hopeless
 RETRY_PASSES = 48  # a drafter that was told to stop is tried again after so many passes
+RETRY_SPAN = 6  # for so many passes, so that a drafter some passes away is heard within them
 RETRY_WINDOW = 2
 JITTER = 1.5  # a wait lasts at most this many expected turnarounds
 
@@ -61,7 +62,7 @@ class Pacing:
         """
         if survival.num_tests < ENOUGH_TESTS or survival.at(0) >= HOPELESS:
             return limit
-        return min(limit, RETRY_WINDOW) if passes % RETRY_PASSES == 0 else 0
+        return min(limit, RETRY_WINDOW) if passes % RETRY_PASSES < RETRY_SPAN else 0
 
     def allot(self, outlooks: Sequence[Outlook], other_rows: int, max_rows: int) -> list[int]:
         """Plan length of each session: spare rows go where they settle most, for as long as they pay.
