@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": ("forerun.cli.demo", "demo"),
     "audit": ("forerun.cli.audit.command", "audit"),
     "bench": ("forerun.cli.bench.command", "app"),
+    "breakeven": ("forerun.cli.breakeven", "breakeven"),
     "model": ("forerun.cli.model", "model"),
     "verifier": ("verifier_service.__main__", "run"),
     "drafter": ("drafter_service.__main__", "run"),
