@@ -186,10 +186,10 @@ class Scheduler:
         torn = session.tree.settle(token_ids)
         record = PassRecord(
             plan_token_ids=tuple(node.token_id for node in turn.plan),
-            target_token_ids=outcome.target_token_ids,
-            num_tested=outcome.num_tested,
-            num_accepted=outcome.num_accepted,
-            num_salvaged=outcome.num_salvaged,
+            target_token_ids=outcome.target_token_ids[: len(token_ids)],
+            num_tested=min(outcome.num_tested, len(token_ids)),
+            num_accepted=min(outcome.num_accepted, len(token_ids)),
+            num_salvaged=min(outcome.num_salvaged, len(token_ids)),
             num_torn=torn,
             num_held=session.tree.num_nodes,
             source=session.source_of(outcome),

@@ -14,7 +14,7 @@ import structlog
 from forerun.core.acceptance import check_law
 from forerun.core.limits import check_sampling, check_session_id, check_token_ids
 from forerun.core.pacing import Pacing
-from forerun.core.types import DraftMessage, FinishReason, Mode, ModelInfo, Settled, TokenizerFiles
+from forerun.core.types import DraftMessage, FinishReason, Mode, ModelInfo, TokenizerFiles
 from forerun.errors import FailedPrecondition, ForerunError, InvalidRequest
 from forerun.v1 import verifier_pb2 as pb
 from forerun.v1 import verifier_pb2_grpc as rpc
@@ -78,8 +78,6 @@ class Verifier(rpc.VerifierServiceServicer):
                 model=convert.model_to_proto(self._model),
             )
             yield pb.DecodeResponse(started=started)
-            if (reason := _already_over(order)) is not FinishReason.NONE:
-                self._sessions.finish(session, Settled(session.base, (), (), reason))
             async for settled in session.settled():
                 yield pb.DecodeResponse(settled=convert.settled_to_proto(settled))
         finally:
@@ -211,10 +209,3 @@ def _mode(request: pb.DecodeRequest) -> Mode:
         )
     convert.check_noise_key(request.noise_key, mode)
     return mode
-
-
-def _already_over(order: DecodeOrder) -> FinishReason:
-    answer = order.token_ids[order.prompt_length :]
-    if answer and answer[-1] in order.end_token_ids:
-        return FinishReason.STOP
-    return FinishReason.LENGTH if len(order.token_ids) >= order.last_position else FinishReason.NONE

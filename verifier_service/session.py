@@ -34,6 +34,14 @@ class DecodeOrder:
     last_position: int
     end_token_ids: frozenset[int]
 
+    @property
+    def already_over(self) -> FinishReason:
+        """How the text ended before this call; NONE if it goes on."""
+        answer = self.token_ids[self.prompt_length :]
+        if answer and answer[-1] in self.end_token_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.token_ids) >= self.last_position else FinishReason.NONE
+
 
 @dataclass(slots=True)
 class Counts:

@@ -52,6 +52,10 @@ class Sessions:
             old.fail(Superseded(f"epoch {order.epoch} took session {order.session_id} over"))
             self.end(old, FinishReason.CANCELLED)
         session = Session(order, self._window, trace)
+        if order.already_over is not FinishReason.NONE:
+            session.finished = True  # never in a pass, which would settle a token past the end
+            session.tell(Settled(session.base, (), (), order.already_over))
+            return session
         if len(self.running) < self._max_sessions:
             self.running[session.id] = session
         elif len(self.queued) < self._max_queue:

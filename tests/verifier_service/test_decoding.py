@@ -135,6 +135,8 @@ async def test_the_earliest_end_wins_inside_a_drafted_block(service: Service, ti
         request = service.request(PROMPT, session_id=f"e{limit}", max_tokens=limit)
         answer = await drafted(service, request, text, (4,))
         assert answer.token_ids == text[:limit]
+        records = [getattr(settled, "pass") for settled in answer.passes]
+        assert sum(r.num_accepted for r in records) == answer.origins.count(Origin.DRAFTED)
 
 
 async def test_an_end_token_ends_the_text_and_is_part_of_it(service: Service, tiny_engine: Engine) -> None:
