@@ -30,13 +30,11 @@ from gateway.http.answers import Shape
 from gateway.http.bodies import Body, ChatBody, CompletionBody, read_body
 from gateway.http.door import Door
 from gateway.http.event_stream import EventStream
-from gateway.http.guards import BodyLimit, Counted, KeyGuard
+from gateway.http.guards import CLIENT_GONE, BodyLimit, Counted, KeyGuard
 from gateway.http.streams import completion_chunks, frames, session_chunks, unless_gone, whole_answer
 from gateway.http.translate import chat_request, completion_request
 from gateway.request import GenerationRequest
 
-# Nobody hears it: the status that nginx logs for a client that went away.
-CLIENT_GONE = 499
 MAX_OFFSET_DIGITS = 9
 
 

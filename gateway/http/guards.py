@@ -10,6 +10,7 @@ from time import perf_counter
 
 from prometheus_client import Counter, Gauge, Histogram
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.errors import Unauthenticated
@@ -17,6 +18,8 @@ from gateway.api_keys import ApiKeys
 from gateway.http.errors import BodyTooLarge, response_of
 
 # A context of a million tokens as JSON numbers fits; tokenizing more would hold up every other client.
+# Nobody hears it: the status that nginx logs for a client that went away.
+CLIENT_GONE = 499
 MAX_BODY_BYTES = 8 * 1024 * 1024
 # The routes that need a key; probes and metrics hold none.
 GUARDED = "/v1/"
@@ -72,12 +75,10 @@ class BodyLimit:
             if not message.get("more_body", False):
                 break
             message = await receive()
-        pending = (
-            [{"type": "http.request", "body": bytes(body)}]
-            if message["type"] == "http.request"
-            else [message]
-        )
-        await self._app(scope, _replay(pending, receive), send)
+        if message["type"] == "http.disconnect":
+            await Response(status_code=CLIENT_GONE)(scope, receive, send)
+            return
+        await self._app(scope, _replay([{"type": "http.request", "body": bytes(body)}], receive), send)
 
 
 def _replay(pending: Iterable[Message], receive: Receive) -> Receive:

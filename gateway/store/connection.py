@@ -19,6 +19,8 @@ CONNECT_TIMEOUT_S = 2.0
 HEALTH_CHECK_S = 15
 # Within one call; longer outages are the caller's to wait out.
 RETRIES = 2
+# A client that tails a session holds a connection; how many there are is the server's limit to set (maxclients).
+MAX_CONNECTIONS = 2**31
 
 _DEFAULT_PORT = 6379
 
@@ -51,6 +53,7 @@ def connect(url: str) -> tuple[Any, list[Any]]:
 
 def _options() -> dict[str, Any]:
     return {
+        "max_connections": MAX_CONNECTIONS,
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "socket_keepalive": True,
@@ -83,7 +86,6 @@ def _cluster(url: str, *, tls: bool) -> Any:
         username=parts.username,
         password=parts.password,
         ssl=tls,
-        max_connections=2**31,
         **_options(),
     )
 

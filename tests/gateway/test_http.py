@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.http import event_stream, guards
+from gateway.http.app import create_app
 from gateway.http.unsupported import UNSUPPORTED
 from gateway.request import GenerationRequest
 from tests.gateway.scripted import DELTAS, FINISHED, OPENED, ScriptedGateway, Stage, served
@@ -183,6 +184,29 @@ async def test_a_body_must_be_declared_as_json(web) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         reply = await web.post(CHAT, content=json.dumps(ASK), headers={"Content-Type": kind})
         assert error_of(reply, 415)["code"] == "not_json"
+
+
+async def test_a_client_that_leaves_in_its_body_is_no_fault_of_the_server(gateway) -> None:
+    sent: list[int] = []
+    events = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> dict:
+        return next(events)
+
+    async def send(message: dict) -> None:
+        sent.append(message.get("status", 0))
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": CHAT,
+        "raw_path": CHAT.encode(),
+        "query_string": b"",
+        "headers": [],
+    }
+    await create_app(gateway, None)(scope, receive, send)
+    assert sent[0] == guards.CLIENT_GONE
+    assert not gateway.requests
 
 
 @pytest.mark.parametrize("is_declared", [True, False])

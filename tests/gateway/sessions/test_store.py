@@ -44,6 +44,13 @@ async def test_session_reads_back_as_it_was_created(store, turn):
     assert session.exact is None
 
 
+async def test_many_readers_at_once_are_no_outage(store, turn):
+    sid = new_id()
+    await store.create(sid, turn, PROMPT)
+    sessions = await asyncio.gather(*(store.read(sid) for _ in range(300)))
+    assert all(session.token_ids == PROMPT for session in sessions)
+
+
 async def test_keys_are_those_of_the_design_and_share_one_hash_tag(store, turn):
     sid = new_id()
     await store.create(sid, turn, PROMPT)
