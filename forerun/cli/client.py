@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from forerun.core.types import FinishReason, Mode, Origin, Settled
 from forerun.errors import ForerunError, InternalFault
@@ -89,15 +88,6 @@ class Client:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._channel.close()
-
-    async def serving(self, timeout_s: float = 2.0) -> bool:
-        """Return whether a gateway answers here and says that it is ready."""
-        stub = health_pb2_grpc.HealthStub(self._channel)  # type: ignore[no-untyped-call]
-        try:
-            reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
-        except grpc.RpcError:
-            return False
-        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
         """Yield the answer's events: Opened, Deltas, Finished."""

@@ -65,3 +65,5 @@ def run(main: Coroutine[object, object, T]) -> T:
         raise typer.Exit(128 + signal.SIGINT) from None
     except ForerunError as fault:
         raise fail(fault.message) from fault
+    finally:
+        main.close()  # interrupted before it was a task, it would be reported as never awaited

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from contextlib import AsyncExitStack
 from enum import StrEnum
@@ -13,17 +14,20 @@ from rich.console import Console
 
 from forerun.cli.client import DEFAULT_ADDRESS, Answer, Client
 from forerun.cli.cores import share_out
-from forerun.cli.flags import ApiKey, AsJson, Target, TlsCa, TlsCert, TlsKey
-from forerun.cli.foreground import progress_console, run
+from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey
+from forerun.cli.foreground import fail, progress_console, run
 from forerun.cli.origins import OriginPrinter
 from forerun.cli.progress import start_local
 from forerun.cli.stack import Stack
 from forerun.core import limits
 from forerun.core.types import Acceptance, Sampling
 from forerun.engine.cores import usable_cores
-from forerun.errors import InvalidRequest
+from forerun.errors import ForerunError, InternalFault, InvalidRequest, Unavailable
+from forerun.wire.address import Address
 from forerun.wire.tls import Tls
 from gateway.request import GenerationRequest
+
+CONNECT_S = 2.0
 
 
 class AcceptanceName(StrEnum):
@@ -63,9 +67,14 @@ def generate(
             help=f"Gateway to ask (default: {DEFAULT_ADDRESS} if one runs there).", envvar="FORERUN_GATEWAY"
         ),
     ] = None,
-    model: Target = "smollm2",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Target of the private stack: smollm2, a folder, a .gguf file or a hub id (default: smollm2)."
+        ),
+    ] = None,
     source: Annotated[
-        list[str] | None, typer.Option(help="Drafter of the private stack; repeatable.")
+        list[str] | None, typer.Option(help="Drafter of the private stack; repeatable (default: ngram).")
     ] = None,
     api_key: ApiKey = "",
     tls_cert: TlsCert = None,
@@ -74,10 +83,10 @@ def generate(
 ) -> None:
     """Answer PROMPT.
 
-    The prompt is a chat message unless --raw. Without --gateway, and with none running at the default
-    address, a private stack is started for this one answer and stopped afterwards.
+    The prompt is a chat message unless --raw. Without --gateway, --api-key and --tls-…, and with nothing that
+    listens at the default address, a private stack is started for this one answer and stopped afterwards.
     """
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = read_prompt(prompt)
     request = GenerationRequest(
         prompt=text if raw else None,
         messages=None if raw else (("user", text),),
@@ -89,29 +98,62 @@ def generate(
         no_draft=no_draft,
     )
     check_flags(request, text)
-    asked = Client(gateway or DEFAULT_ADDRESS, tls=Tls(tls_cert, tls_key, tls_ca), api_key=api_key)
+    address, tls = gateway or DEFAULT_ADDRESS, Tls(tls_cert, tls_key, tls_ca)
+    running = gateway is not None or tls.enabled or bool(api_key) or listens(address)
+    if running and (model is not None or source):
+        raise typer.BadParameter(
+            f"the gateway at {address} is asked, which has its own model and drafters",
+            param_hint="--source" if model is None else "--model",
+        )
     coloured = sys.stdout.isatty() if color is None else color
     sources = [] if no_draft else (source or ["ngram"])
 
     async def body() -> None:
         async with AsyncExitStack() as exits:
-            client = await exits.enter_async_context(asked)
-            if gateway is None and not await client.serving():
-                client = await _private(exits, model, sources)
+            if running:
+                client = await exits.enter_async_context(Client(address, tls=tls, api_key=api_key))
+            else:
+                client = await _private(exits, model or "smollm2", sources)
             printer = (
                 None if as_json else OriginPrinter(client, _stdout(coloured=coloured), coloured=coloured)
             )
             answer = Answer()
-            async for event in client.generate(request):
-                answer.take(event)
-                if printer:
-                    await printer.take(event)
+            try:
+                async for event in client.generate(request):
+                    answer.take(event)
+                    if printer:
+                        await printer.take(event)
+            except ForerunError as fault:
+                if not running or answer.opened:
+                    raise
+                how = "cannot be used" if isinstance(fault, Unavailable | InternalFault) else "refused"
+                raise fail(f"the gateway at {address} {how}: {fault.message}") from fault
             if as_json:
                 print(json.dumps(summary(answer), ensure_ascii=False))
             elif printer:
                 printer.end(answer)
 
     run(body())
+
+
+def read_prompt(argument: str) -> str:
+    """Return the prompt, that of stdin for "-"; a usage error (exit 2) if it is not UTF-8."""
+    try:
+        return sys.stdin.read() if argument == "-" else argument
+    except UnicodeDecodeError as fault:
+        raise typer.BadParameter("the prompt is not valid UTF-8") from fault
+
+
+def listens(address: str) -> bool:
+    """Return whether anything takes connections at host:port, or may: only a refusal says that nothing does."""
+    where = Address.parse(address)
+    try:
+        socket.create_connection((where.host, where.port), timeout=CONNECT_S).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 async def _private(exits: AsyncExitStack, model: str, sources: list[str]) -> Client:
@@ -129,6 +171,11 @@ def _stdout(*, coloured: bool) -> Console:
 
 def check_flags(request: GenerationRequest, prompt: str) -> None:
     """The request is one that some server could answer; else one usage error (exit 2) names the flag."""
+    try:
+        # A byte that is not UTF-8 reaches us from the command line as a lone surrogate.
+        "".join((prompt, *request.stop)).encode()
+    except UnicodeEncodeError as fault:
+        raise typer.BadParameter("the prompt or a --stop is not valid UTF-8") from fault
     try:
         limits.check_sampling(request.sampling)
         limits.check_seed(request.seed)

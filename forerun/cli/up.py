@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from forerun.cli.client import DEFAULT_ADDRESS
 from forerun.cli.cores import share_out
+from forerun.cli.data_dir import claimed
 from forerun.cli.flags import Dtype, Target
 from forerun.cli.foreground import progress_console, run
 from forerun.cli.launch import Log, check_free, readable
@@ -22,6 +24,7 @@ from forerun.cli.stack import LocalService, Stack
 from forerun.engine.cache_folder import cache_folder
 from forerun.engine.cores import usable_cores
 from forerun.errors import Unavailable
+from forerun.wire.address import Address
 
 COLORS = {"store": "magenta", "verifier": "cyan", "drafter": "green", "gateway": "yellow"}
 FIRST_BACKOFF_S = 0.5
@@ -59,17 +62,19 @@ def up(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what the services log.")] = False,
 ) -> None:
     """Start a store, a verifier, drafters and a gateway on this machine; Ctrl-C stops them."""
+    check_doors(http, grpc)
+    check_free(http, "--http")
+    check_free(grpc, "--grpc")
     sources = [] if no_draft else (source or ["ngram"])
+    folder = data_dir or cache_folder() / f"sessions-{Address.parse(grpc, 'grpc').port}"
     console = progress_console()
 
-    async def body() -> None:
-        check_free(http, "--http")
-        check_free(grpc, "--grpc")
+    async def body(kept: Path) -> None:
         prepare(model, console)
         shares = share_out(usable_cores(), verifiers=1, sources=sources)
         log = _printer(console) if verbose else None
         async with Stack(model=model, dtype=dtype, shares=shares, log=log) as stack:
-            store_url = redis_url or _store(stack, grpc, data_dir, fsync)
+            store_url = redis_url or stack.add_store(kept, fsync=fsync.value).address
             verifier = stack.add_verifier()
             drafters = [stack.add_drafter(one) for one in sources]
             await start(stack, list(stack.services), console)
@@ -81,14 +86,25 @@ def up(
             finally:
                 console.print("forerun: stopping", style="dim")
 
-    run(body())
+    with nullcontext(folder) if redis_url else claimed(folder) as kept:
+        run(body(kept))
 
 
-def _store(stack: Stack, grpc: str, data_dir: Path | None, fsync: Fsync) -> str:
-    # The port is this process's alone, so the folder is too.
-    folder = data_dir or cache_folder() / f"sessions-{grpc.rpartition(':')[2]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return stack.add_store(folder.resolve(), fsync=fsync.value).address
+def check_doors(http: str, grpc: str) -> None:
+    """Both doors are on this machine's loopback, on two ports; else one usage error (exit 2) says what to do."""
+    doors = {flag: Address.parse(text, flag) for flag, text in (("--http", http), ("--grpc", grpc))}
+    for flag, door in doors.items():
+        if not door.is_loopback:
+            raise typer.BadParameter(
+                f"{door} can be reached from other machines, and `forerun up` serves this one alone: run "
+                "`forerun gateway` there, with --tls-cert, --tls-key and --tls-ca, or with --insecure on a "
+                "network that is trusted",
+                param_hint=flag,
+            )
+    if doors["--http"].port == doors["--grpc"].port != 0:
+        raise typer.BadParameter(
+            f"port {doors['--grpc'].port} is already that of --http: choose another", param_hint="--grpc"
+        )
 
 
 def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[str]) -> None:

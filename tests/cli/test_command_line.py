@@ -1,10 +1,42 @@
 """Wrong flags cost one clear error and exit 2; what cannot be reached, one message and exit 1."""
 
+import contextlib
+import io
 import socket
+import subprocess
+import sys
+import threading
 
 import pytest
 
-from forerun.cli.main import COMMANDS, main
+from forerun.cli.commands import COMMANDS
+from forerun.cli.data_dir import claimed
+from forerun.cli.launch import free_port
+from forerun.cli.main import main
+from forerun.errors import Unavailable
+
+HOLDER = """
+import pathlib, sys
+from forerun.cli.data_dir import claimed
+
+with claimed(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+INTERRUPTED_AT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["forerun", "up"]
+from forerun.cli.main import main
+main()
+"""
 
 
 @pytest.fixture
@@ -71,6 +103,122 @@ def test_up_names_the_flag_of_a_busy_port(forerun):
     assert (status, out) == (1, "")
     assert err.startswith(f"forerun: cannot listen on {address}")
     assert "--http" in err
+
+
+@pytest.fixture
+def silent_listener(monkeypatch):
+    """The default gateway address, where something that is no gateway hangs up on whoever calls."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setattr("forerun.cli.generate.DEFAULT_ADDRESS", address)
+        ended = threading.Event()
+
+        def hang_up():
+            listener.settimeout(0.1)
+            while not ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        yield address
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture
+def no_private_stack(monkeypatch):
+    """A private stack is an error that says what it would have served."""
+
+    async def refuse(exits, model, sources):
+        raise Unavailable(f"private {model} {sources}")
+
+    monkeypatch.setattr("forerun.cli.generate._private", refuse)
+
+
+@pytest.mark.usefixtures("no_private_stack")
+def test_a_default_gateway_that_cannot_be_used_is_reported(forerun, silent_listener):
+    status, out, err = forerun("generate", "hello")
+    assert (status, out) == (1, "")
+    assert err.startswith(f"forerun: the gateway at {silent_listener} cannot be used: ")
+
+
+@pytest.mark.usefixtures("no_private_stack")
+def test_a_private_stack_is_for_those_who_named_no_gateway_and_reach_none(forerun, monkeypatch):
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setattr("forerun.cli.generate.DEFAULT_ADDRESS", address)
+    private = "forerun: private tiny ['ngram']\n"
+    assert forerun("generate", "hello", "--model", "tiny") == (1, "", private)
+    assert f"the gateway at {address} cannot be used" in forerun("generate", "hello", "--api-key", "k")[2]
+    assert "mutual TLS needs" in forerun("generate", "hello", "--tls-ca", "ca.pem")[2]
+
+
+@pytest.mark.parametrize("flag", ["--model", "--source"])
+def test_a_running_gateway_takes_no_flag_of_the_private_stack(forerun, silent_listener, flag):
+    for where in ([], ["--gateway", "127.0.0.1:1"]):
+        status, _, err = forerun("generate", "hello", flag, "ngram", *where)
+        assert status == 2
+        assert f"Invalid value for {flag}: the gateway at {(where or [silent_listener])[-1]}" in err
+
+
+def test_a_prompt_that_is_not_utf8_is_one_error(forerun, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    for arguments in (["caf\udce9"], ["hello", "--stop", "\udce9"], ["-"]):
+        status, _, err = forerun("generate", *arguments)
+        assert status == 2
+        assert "not valid UTF-8" in err
+
+
+@pytest.mark.parametrize("inside", ["", "folder"])
+def test_up_refuses_a_data_dir_that_is_a_file(forerun, tmp_path, inside):
+    file = tmp_path / "file"
+    file.touch()
+    status, _, err = forerun("up", *own_ports(), "--data-dir", str(file / inside))
+    assert (status, err) == (
+        1,
+        f"forerun: cannot keep sessions in {file / inside}: it is not a folder; choose another --data-dir\n",
+    )
+
+
+def test_up_refuses_a_data_dir_that_another_process_has(forerun, tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout.readline() == b"held\n"
+        status, _, err = forerun("up", *own_ports(), "--data-dir", str(tmp_path))
+        holder.kill()
+    assert (status, err.count("\n")) == (1, 1)
+    assert err.startswith(f"forerun: another `forerun up` keeps its sessions in {tmp_path}")
+    with claimed(tmp_path) as kept:
+        assert kept == tmp_path.resolve()
+
+
+def own_ports() -> list[str]:
+    return ["--http", f"127.0.0.1:{free_port()}", "--grpc", f"127.0.0.1:{free_port()}"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--grpc", "0.0.0.0:9"], "for --grpc: 0.0.0.0:9 can be reached from other machines"),
+        (["--http", "[::]:9"], "for --http: [::]:9 can be reached from other machines"),
+        (["--http", "127.0.0.1:9", "--grpc", "127.0.0.1:9"], "for --grpc: port 9 is already that of --http"),
+    ],
+)
+def test_up_refuses_doors_it_cannot_open(forerun, flags, message):
+    status, _, err = forerun("up", *flags)
+    assert status == 2
+    assert message in err
+    assert ("`forerun gateway`" in err) == ("machines" in message)
+
+
+@pytest.mark.parametrize("name", ["typer", "forerun.cli.up", "forerun.cli.stack"])
+def test_ctrl_c_while_the_command_is_still_being_loaded_is_silent(name):
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT.format(name=name)], capture_output=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
 def test_an_audit_at_a_temperature_needs_a_seed(forerun, tmp_path):
