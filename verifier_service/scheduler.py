@@ -123,6 +123,8 @@ class Scheduler:
         waited = time.monotonic_ns() - started
         for session in self._decoding():
             session.wait_ns += waited
+            if deadline > started and session.owed() and (stream := session.proven_stream()):
+                stream.unanswered()
 
     def _compose(self) -> list[Turn]:
         """Choose the rows of the next pass: every decoding session, then prompts in equal shares."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -185,7 +186,8 @@ class Session:
         stream.close()
 
     def snapshot(self, stream: DraftStream, next_length: int) -> Snapshot:
-        """All a drafter that attaches now must know."""
+        """All a drafter that attaches now must know; counts as telling it."""
+        stream.told(self.base, time.monotonic_ns())
         order = self.order
         return Snapshot(
             stream=stream.number,

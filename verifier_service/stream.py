@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -29,6 +30,9 @@ class DraftStream:
         self.window = 1  # as last told; 0: it was told to stop
         self.answered_base = -1  # the last settled length a message of this stream spoke about
         self.told_ns = time.monotonic_ns()  # when it was last told something
+        self._told: deque[tuple[int, int]] = deque(
+            maxlen=256
+        )  # settled lengths not yet answered, and when told
         self.turnaround_ns = 0  # learned: from verdict to the first message about it; 0 unknown
         self.answers = 1.0  # learned: share of first messages about a verdict that hold tokens
         self._unsent: Verdict | None = None
@@ -38,7 +42,7 @@ class DraftStream:
     def push(self, verdict: Verdict) -> None:
         """Queue a verdict; one that is still unsent takes this one in."""
         now = time.monotonic_ns()
-        self.told_ns = now
+        self.told(verdict.base + len(verdict.token_ids), now)
         self.window = verdict.window
         self.said_end = verdict.finish_reason is not FinishReason.NONE
         if self._unsent is None:
@@ -58,15 +62,27 @@ class DraftStream:
         if num_tested:
             self.survival.observe(num_tested, num_accepted)
 
+    def told(self, base: int, now_ns: int) -> None:
+        """Note that it was told the settled length `base`."""
+        self.told_ns = now_ns
+        self._told.append((base, now_ns))
+
     def heard(self, base: int, num_tokens: int, now_ns: int) -> int:
         """Note a message about the settled length `base`; return its turnaround if it is the first, else 0."""
         if base <= self.answered_base:
             return 0
         self.answered_base = base
         self.answers += ((num_tokens > 0) - self.answers) / 8
-        taken = max(now_ns - self.told_ns, 1)
+        told_ns = self.told_ns
+        while self._told and self._told[0][0] <= base:
+            told_ns = self._told.popleft()[1]
+        taken = max(now_ns - told_ns, 1)
         self.turnaround_ns = taken if not self.turnaround_ns else (3 * self.turnaround_ns + taken) // 4
         return taken
+
+    def unanswered(self) -> None:
+        """Note that it was waited for in vain: an answer that did not come is one without tokens."""
+        self.answers -= self.answers / 8
 
     def owes(self, base: int) -> bool:
         """Whether nothing has come yet about the settled length `base`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forerun.core.pass_cost import PassCost
 from forerun.core.survival import Survival
@@ -87,29 +87,37 @@ class Pacing:
                 heapq.heappush(offers, (further, index, depth + 1))
         return lengths
 
-    def wait_us(self, outlooks: Sequence[Outlook]) -> float:
+    def wait_us(self, outlooks: Sequence[Outlook], other_rows: int = 0, max_rows: int = 512) -> float:
         """Longest time worth waiting, before the next pass, for the answers that are owed; 0: start now.
 
-        Compares tokens per microsecond of waiting once for them with passing plainly meanwhile and finding
-        what is left of them one turnaround later (a draft in flight stays good with the first-token
-        acceptance each pass).
+        Compares tokens per microsecond of waiting once for them with passing on what is here meanwhile and
+        finding what is left of them one turnaround later (a draft in flight stays good with the first-token
+        acceptance each pass). A draft counts for the tokens of the rows that `allot` would give it, and for
+        their cost: what would get no row is not worth a wait.
         """
-        owed = [o for o in outlooks if o.turnaround_us is not None]
-        plain_us = self.cost.us(len(outlooks))
-        if not owed or plain_us <= 0:
+        wait = max((o.turnaround_us for o in outlooks if o.turnaround_us is not None), default=0.0)
+        if wait <= 0 or not self.cost.known:
             return 0.0
-        wait = max(o.turnaround_us or 0.0 for o in owed)
-        passes = max(1, math.ceil(wait / plain_us))
-        now = later = 0.0
-        for outlook in outlooks:
-            length = self.burst_length(outlook.survival)
+        hoped = [
+            o if o.turnaround_us is None else replace(o, available=self.burst_length(o.survival))
+            for o in outlooks
+        ]
+        ready, hope, kept = float(len(outlooks)), 0.0, 0.0
+        ready_rows = hope_rows = 0
+        lengths = self.allot(hoped, other_rows, max_rows)
+        passes = max(1, math.ceil(wait / self.cost.us(len(outlooks) + other_rows)))
+        for outlook, length in zip(hoped, lengths, strict=True):
+            gain = sum(outlook.survival.reach(length))
             if outlook.turnaround_us is None:
-                gain = sum(outlook.survival.reach(min(length, outlook.available)))
-                now += (1 + gain) / (wait + plain_us)
-                later += (1 + gain) / plain_us
+                ready, ready_rows = ready + gain, ready_rows + length
             else:
-                gain = outlook.answers * sum(outlook.survival.reach(length))
-                kept = outlook.survival.at(0) ** passes * gain
-                now += (1 + gain) / (wait + plain_us)
-                later += (passes + 1 + kept) / ((passes + 1) * plain_us)
+                hope, hope_rows = hope + outlook.answers * gain, hope_rows + length
+                kept += outlook.answers * gain * outlook.survival.at(0) ** passes
+        if not hope:
+            return 0.0
+        ready_us = self.cost.us(len(outlooks) + other_rows + ready_rows)
+        hope_us = self.cost.us(len(outlooks) + other_rows + ready_rows + hope_rows)
+        now = (ready + hope) / (wait + hope_us)
+        later_us = (passes + 1) * ready_us + kept / hope * (hope_us - ready_us)
+        later = ((passes + 1) * ready + kept) / later_us
         return JITTER * wait if now > later else 0.0

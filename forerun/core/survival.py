@@ -23,9 +23,11 @@ class Survival:
         self._parent = parent
         self._tested = [0.0] * MAX_DEPTH
         self._accepted = [0.0] * MAX_DEPTH
+        self._reach: list[float] = []  # kept until the next test of its own
 
     def observe(self, num_tested: int, num_accepted: int) -> None:
         """Learn from one chain: its first `num_accepted` tokens were accepted; one more was rejected if tested."""
+        self._reach = []
         if self._parent is not None:
             self._parent.observe(num_tested, num_accepted)
         for depth in range(min(num_tested, MAX_DEPTH)):
@@ -40,7 +42,9 @@ class Survival:
 
     def reach(self, length: int) -> list[float]:
         """P(all of the first d + 1 tokens are accepted) for d below `length`; falling."""
-        return list(accumulate((self.at(depth) for depth in range(length)), mul))
+        if len(self._reach) < length:
+            self._reach = list(accumulate((self.at(depth) for depth in range(length)), mul))
+        return self._reach[:length]
 
     @property
     def num_tests(self) -> float:

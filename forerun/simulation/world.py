@@ -16,7 +16,6 @@ from forerun.core.acceptance import Candidate, verify
 from forerun.core.pacing import Pacing
 from forerun.core.types import DraftMessage, Logits, Mode, Sampling, Verdict
 from forerun.simulation.drafting import Clock, Drafter, Pupil
-from forerun.simulation.remembered import Remembered
 from forerun.simulation.setting import MAX_ROWS, Setting
 from verifier_service.session import DecodeOrder, Session
 
@@ -102,7 +101,6 @@ class World:
             session = self._sessions[index]
             outcome = verify(session.decider, _NO_LOGITS[: len(plan) + 1], session.tree, plan, stream)
             self._settle(index, outcome.token_ids, *session.credit(session.streams[1], outcome))
-        self._forget()
         self.sums.passes += 1
         self.sums.rows += num_rows
         self.sums.ns += self.clock.now_ns - started_ns
@@ -125,6 +123,9 @@ class World:
                 self.clock.now_ns + int(1e3 * wait_us),
                 lambda: not any(session.owed() for session in self._sessions),
             )
+            for session in self._sessions:
+                if session.owed():
+                    session.streams[1].unanswered()
 
     def _settle(self, index: int, token_ids: tuple[int, ...], tested: int, accepted: int) -> None:
         session, copies = self._sessions[index], self._copies[index]
@@ -134,7 +135,7 @@ class World:
         self.sums.tested += copies * tested
         self.sums.accepted += copies * accepted
         stream.window = self.pacing.window(stream.survival, stream.num_passes, session.window)
-        stream.told_ns = self.clock.now_ns
+        stream.told(base + len(token_ids), self.clock.now_ns)
         tree.set_window(1, stream.window)
         verdict = Verdict(
             base=base,
@@ -150,13 +151,6 @@ class World:
         drafter, pupil = self._drafters[index % len(self._drafters)], self._pupils[index]
         self.clock.after(self._half_trip_ns, lambda: drafter.hear(pupil, verdict))
 
-    def _forget(self) -> None:
-        """What one session observed has changed what all believe of their source."""
-        for session in self._sessions:
-            survival = session.streams[1].survival
-            if isinstance(survival, Remembered):
-                survival.forget()
-
     def _receive(self, session: Session, message: DraftMessage) -> None:
         session.tree.graft(1, message.base, message.parent, message.first_id, message.token_ids)
         session.streams[1].heard(message.base, len(message.token_ids), self.clock.now_ns)
@@ -165,7 +159,7 @@ class World:
         order = DecodeOrder(str(index), 1, (0,), 1, Sampling(), Mode.GREEDY, b"", _FAR, frozenset())
         session = Session(order, self.setting.window)
         session.decider = _Reciter()
-        survival = Remembered(self.pacing.survival("simulated"))
+        survival = self.pacing.survival("simulated")
         stream = session.attach("drafter", "simulated", survival, laws=False)
         stream.window, stream.told_ns = self.setting.window, 0
         return session
@@ -174,6 +168,8 @@ class World:
         session = self._sessions[index]
         stream = session.streams[1]
         snapshot = session.snapshot(stream, self.pacing.burst_length(stream.survival))
+        stream._told.clear()  # noqa: SLF001
+        stream.told(1, 0)
         # Fewer drafters may be played than there are; each then carries its share of a real one's load.
         weight = self._copies[index] * len(self._drafters) / self.setting.drafters
         pupil = Pupil(

@@ -85,3 +85,18 @@ def test_a_drafter_that_was_told_to_stop_owes_nothing() -> None:
     told = stream()
     told.push(Verdict(4, (1,), window=0))
     assert not told.owes(5)
+
+
+def test_an_answer_is_timed_from_the_verdict_it_answers() -> None:
+    told = stream()
+    for index, base in enumerate((10, 11, 12)):
+        told.told(base, 1_000 * index)
+    assert told.heard(10, 2, 9_000) == 9_000
+    assert told.heard(12, 2, 9_500) == 7_500
+
+
+def test_a_wait_in_vain_makes_the_next_one_less_likely() -> None:
+    told = stream()
+    hope = told.answers
+    told.unanswered()
+    assert told.answers < hope
