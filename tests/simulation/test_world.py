@@ -35,8 +35,11 @@ def test_without_latency_and_cost_the_gain_is_that_of_the_closed_form(acceptance
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("sessions", [1, 8, 64])
-def test_a_drafter_that_is_never_right_costs_at_most_two_percent(preset: str, sessions: int) -> None:
-    setting = Setting(PRESETS[preset], sessions, 1.0, 0.5, (0.0,))
+@pytest.mark.parametrize("round_trip_ms", [1.0, 30.0, 100.0])
+def test_a_drafter_that_is_never_right_costs_at_most_two_percent(
+    preset: str, sessions: int, round_trip_ms: float
+) -> None:
+    setting = Setting(PRESETS[preset], sessions, round_trip_ms, 0.5, (0.0,))
     assert simulate(setting, turns=600).gain >= 0.98
 
 
