@@ -116,8 +116,9 @@ class Scheduler:
         deadline = started + 1000 * int(self._pacing.wait_us([s.outlook() for s in self._decoding()]))
         while (left := deadline - time.monotonic_ns()) > 0 and any(s.owed() for s in self._decoding()):
             self._sessions.heard.clear()
-            try:
-                await asyncio.wait_for(self._sessions.heard.wait(), left / 1e9)
+            try:  # not wait_for: it may lose a cancellation that comes as the event is set
+                async with asyncio.timeout(left / 1e9):
+                    await self._sessions.heard.wait()
             except TimeoutError:
                 break
         waited = time.monotonic_ns() - started
