@@ -6,6 +6,7 @@ of reach is `Unavailable`, always.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -93,6 +94,7 @@ class Store:
         self._lease_ms = int(lease_s * 1000)
         self._ttl_ms = int(ttl_s * 1000)
         self._client, self._connections = connect(url)
+        self._commands: set[asyncio.Task[Any]] = set()  # under way
         self._scripts = Scripts(self._client)
 
     async def ping(self) -> None:
@@ -101,6 +103,7 @@ class Store:
             await self._client.ping()
 
     async def close(self) -> None:
+        await asyncio.gather(*self._commands, return_exceptions=True)
         for connection in self._connections:
             await connection.aclose()
 
@@ -246,8 +249,13 @@ class Store:
         return tuple(entry for entry in found if entry.end <= len(session.token_ids))
 
     async def _run(self, name: str, keys: list[str], *args: str | int | bytes) -> Any:
+        # A command under way ends even if its caller is cancelled: cut short in mid-connect, the client library
+        # may swallow the cancellation or lose the connection.
+        command = asyncio.create_task(self._scripts.run(name, keys, *args))
+        self._commands.add(command)
+        command.add_done_callback(self._commands.discard)
         async with _reaching_redis():
-            return await self._scripts.run(name, keys, *args)
+            return await asyncio.shield(command)
 
 
 def _keys(session_id: str) -> list[str]:
