@@ -27,8 +27,8 @@ def compiler(folder: Path, script: str) -> Path:
     return path
 
 
-def test_what_was_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = load_kernels()
+def test_what_was_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+    first = afresh()
 
     def refuse(*_arguments: object) -> None:
         raise AssertionError("compiled again")
