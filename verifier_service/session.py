@@ -44,16 +44,6 @@ class DecodeOrder:
         return FinishReason.LENGTH if len(self.token_ids) >= self.last_position else FinishReason.NONE
 
 
-@dataclass(slots=True)
-class Counts:
-    """Running sums over a session's passes."""
-
-    passes: int = 0
-    num_tested: int = 0
-    num_accepted: int = 0
-    num_salvaged: int = 0
-
-
 @dataclass(slots=True, eq=False)
 class Session:
     """State of one `Decode` call.
@@ -73,7 +63,6 @@ class Session:
     ready_ns: int = 0  # since when it could have been in a pass
     wait_ns: int = 0  # of that, time spent waiting for drafts
     num_prefilled: int = 0  # prompt rows computed since its last settled token
-    counts: Counts = field(default_factory=Counts)
     streams: dict[int, DraftStream] = field(default_factory=dict)
     tree: DraftTree = field(init=False)
     decider: Decider = field(init=False)
