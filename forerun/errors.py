@@ -8,7 +8,7 @@ ForerunError
 ├── OffsetBeyondEnd         OUT_OF_RANGE         400   resume offset past what is committed
 ├── FailedPrecondition      FAILED_PRECONDITION  409   vocabulary mismatch, old epoch
 ├── Superseded              ABORTED              409   a higher epoch took the session over
-├── AlreadyRunning          ALREADY_EXISTS       409   the conversation is busy with another turn
+├── AlreadyRunning          ALREADY_EXISTS       409   the conversation is busy; the request id is taken
 ├── Overloaded              RESOURCE_EXHAUSTED   429   queue or pool full; `retry_after_s`
 ├── Unavailable             UNAVAILABLE          503   no verifier, Redis down
 └── InternalFault           INTERNAL             500   a broken model or a bug, contained in one session
@@ -71,7 +71,7 @@ class Superseded(ForerunError):
 
 
 class AlreadyRunning(ForerunError):
-    """The session is busy."""
+    """The session is busy, or the request id belongs to a different request."""
 
 
 class Overloaded(ForerunError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from forerun.core.limits import (
     check_lengths,
@@ -80,6 +82,15 @@ def check(request: GenerationRequest) -> None:
         utf8(text, "stop")
 
 
+def digest(request: GenerationRequest) -> str:
+    """The same for equal requests only, on every gateway.
+
+    The ids are no part of it: with them a session is found, with this it is recognised.
+    """
+    fields = asdict(replace(request, request_id="", session_id=""))
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
 def validate(
     request: GenerationRequest,
     model: ModelInfo,
@@ -112,6 +123,7 @@ def validate(
         no_draft=request.no_draft,
         ignore_end_tokens=request.ignore_end_tokens,
         request_id=request.request_id,
+        request_digest=digest(request) if request.request_id else "",
     )
     return Prepared(token_ids, turn)
 

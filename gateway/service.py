@@ -21,7 +21,7 @@ from gateway.attendance import Attendance
 from gateway.following import EventStream, events
 from gateway.generation import End, Generation
 from gateway.patience import Patience
-from gateway.request import GenerationRequest, Prepared, check, validate
+from gateway.request import GenerationRequest, Prepared, check, digest, validate
 from gateway.router import Router
 from gateway.store.session import StoredSession
 from gateway.store.store import Begun, Claim, Store, turn_over
@@ -190,6 +190,13 @@ class Gateway:
         """The answer that an earlier request of the same id began."""
         if session.turn.request_id != request.request_id:
             raise turn_over()
+        if session.turn.request_digest != digest(request):
+            raise AlreadyRunning(
+                f"request_id {request.request_id!r} belongs to a different request: send that one again, or give "
+                "this one an id of its own",
+                reason="REQUEST_ID_REUSED",
+                field="request_id",
+            )
         return self._follow(session, 0, await self._router.tokenizer(session.turn.model.name))
 
     async def _model(self, name: str) -> tuple[ModelInfo, Tokenizer]:

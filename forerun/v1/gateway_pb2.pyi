@@ -144,7 +144,9 @@ class GenerateRequest(_message.Message):
     NO_DRAFT_FIELD_NUMBER: _builtins.int
     IGNORE_END_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Makes a retry safe: a second request of the same id joins the first one's session. Empty: none."""
+    """Makes a retry safe: the same request with the same id joins the first one's session; a different one is refused
+    (ALREADY_EXISTS). Empty: none.
+    """
     session_id: _builtins.str
     """Adds a turn to this conversation; empty: a new session."""
     model: _builtins.str

@@ -4,7 +4,8 @@ Differences from OpenAI's service that a client can notice: `temperature` is 1 w
 without a seed is not reproducible (the answer's `metrics` say which mode ran); with a seed it is, exactly.
 `max_tokens` is 256 when unset, or what the context leaves. Up to 16 stop strings. Fields that would change
 the answer and are not served are refused by name. Beyond OpenAI's: `top_k`, `min_p`, `acceptance`,
-`no_draft`, `ignore_eos`, `session_id` (adds a turn), `request_id` (makes a retry safe).
+`no_draft`, `ignore_eos`, `session_id` (adds a turn), `request_id` (makes a retry safe: the
+same request joins the first one's answer, a different one is refused with 409).
 
 A streamed answer's events carry ids: the number of answer tokens so far. A client that lost its stream goes
 on with `GET /v1/sessions/{session_id}/stream?offset=ID`, here or on another gateway, or sends

@@ -29,6 +29,7 @@ _STATUS: dict[type[ForerunError], int] = {
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 # Trying again does not change these, whatever the status makes a client believe.
 _FINAL = (errors.FailedPrecondition, errors.Superseded)
+_FINAL_REASONS = frozenset({"REQUEST_ID_REUSED"})
 # Codes that OpenAI's clients look for; elsewhere it is our reason in lower case.
 _CODES = {
     "API_KEY_MISSING": "invalid_api_key",
@@ -73,7 +74,7 @@ def headers_of(error: ForerunError) -> dict[str, str]:
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-    if isinstance(error, _FINAL):
+    if isinstance(error, _FINAL) or error.reason in _FINAL_REASONS:
         headers["X-Should-Retry"] = "false"
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"

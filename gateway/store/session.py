@@ -36,6 +36,7 @@ class Turn:
     no_draft: bool = False
     ignore_end_tokens: bool = False
     request_id: str = ""
+    request_digest: str = ""  # of the request with that id: another one may not join
 
     def to_fields(self) -> dict[str, str | bytes]:
         """The hash fields that `from_fields` reads back."""
@@ -52,6 +53,7 @@ class Turn:
             "no_draft": str(int(self.no_draft)),
             "ignore_end_tokens": str(int(self.ignore_end_tokens)),
             "request_id": self.request_id,
+            "request_digest": self.request_digest,
         }
 
     @classmethod
@@ -71,6 +73,7 @@ class Turn:
             no_draft=fields["no_draft"] == b"1",
             ignore_end_tokens=fields["ignore_end_tokens"] == b"1",
             request_id=fields["request_id"].decode(),
+            request_digest=fields["request_digest"].decode(),
         )
 
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from forerun.errors import AlreadyRunning
 from gateway.http import event_stream, guards
 from gateway.http.app import create_app
 from gateway.http.unsupported import UNSUPPORTED
@@ -363,3 +364,13 @@ async def test_a_limit_is_named_as_the_client_wrote_it(web, gateway, make: Calla
     gateway.refusal = InvalidRequest("too long", field="prompt", reason="CONTEXT_EXCEEDED")
     error = error_of(await web.post(CHAT, json=ASK), 400)
     assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
+
+
+async def test_a_request_id_that_is_taken_is_a_conflict_that_no_retry_mends(web, gateway) -> None:
+    gateway.refusal = AlreadyRunning("taken", reason="REQUEST_ID_REUSED", field="request_id")
+    reply = await web.post(CHAT, json=ASK | {"request_id": "r"})
+    error = error_of(reply, 409)
+    assert (error["code"], error["param"]) == ("request_id_reused", "request_id")
+    assert reply.headers["x-should-retry"] == "false"
+    gateway.refusal = AlreadyRunning("busy")
+    assert "x-should-retry" not in (await web.post(CHAT, json=ASK)).headers

@@ -272,6 +272,43 @@ async def test_requests_of_one_id_share_one_answer(make_gateway, verifier, hear,
     assert len(verifier.requests) == 1
 
 
+DIFFERENT = [
+    {"prompt": "Ring the other bell"},
+    {"prompt": None, "messages": (("user", "Ring the bell"),)},
+    {"prompt": None, "token_ids": (1, 2)},
+    {"sampling": Sampling(temperature=0.5)},
+    {"seed": 3},
+    {"max_tokens": 199},
+    {"stop": ("soon",)},
+    {"no_draft": True},
+]
+
+
+@pytest.mark.parametrize("changes", DIFFERENT, ids=[max(changes) for changes in DIFFERENT])
+async def test_another_request_of_that_id_is_refused_on_every_gateway(
+    make_gateway, verifier, hear, answer, changes
+):
+    gateways = [await make_gateway(verifier), await make_gateway(verifier)]
+    request = replace(ASK, request_id=secrets.token_hex(8))
+    first = await hear(await gateways[0].generate(request))
+    for gateway in gateways:
+        for session_id in ("", first.opened.session_id):
+            with pytest.raises(AlreadyRunning) as refused:
+                await gateway.generate(replace(request, session_id=session_id, **changes))
+            assert (refused.value.reason, refused.value.field) == ("REQUEST_ID_REUSED", "request_id")
+        assert (await hear(await gateway.generate(request))).token_ids == answer
+    assert len(verifier.requests) == 1
+
+
+async def test_another_request_of_a_turns_id_is_refused(make_gateway, verifier, hear):
+    gateway = await make_gateway(verifier)
+    first = await hear(await gateway.generate(ASK))
+    request = replace(ASK, session_id=first.opened.session_id, request_id=secrets.token_hex(8))
+    await hear(await gateway.generate(request))
+    with pytest.raises(AlreadyRunning):
+        await gateway.generate(replace(request, prompt="Ring it again"))
+
+
 async def test_a_deleted_session_is_gone_for_everybody(make_gateway, verifier):
     first, second = await make_gateway(verifier), await make_gateway(verifier)
     stream, session_id, _ = await started(first, verifier, 5)
