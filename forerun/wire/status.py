@@ -20,6 +20,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from forerun import errors
 from forerun.errors import ForerunError
+from forerun.wire.malformed import Parser, lenient, well_formed
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # How gRPC words a message above its limit; RESOURCE_EXHAUSTED there is no matter of load.
@@ -142,6 +143,7 @@ async def _end_with(context: grpc.aio.ServicerContext[Any, Any], error: Exceptio
 def guarded(behaviour: Handler, method: str) -> Handler:
     """The handler with every ForerunError turned into its status, and anything unforeseen into INTERNAL.
 
+    It is given well-formed requests only.
     Works on coroutine functions and on async-generator functions; cancellation and gRPC's own abort pass
     through.
     """
@@ -149,7 +151,7 @@ def guarded(behaviour: Handler, method: str) -> Handler:
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             try:
-                async with aclosing(behaviour(request, context)) as replies:
+                async with aclosing(behaviour(well_formed(request), context)) as replies:
                     async for reply in replies:
                         yield reply
             except grpc.aio.AbortError:
@@ -161,7 +163,7 @@ def guarded(behaviour: Handler, method: str) -> Handler:
 
     async def single(request: Any, context: Any) -> Any:
         try:
-            return await behaviour(request, context)
+            return await behaviour(well_formed(request), context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - logged and answered in _end_with
@@ -171,9 +173,11 @@ def guarded(behaviour: Handler, method: str) -> Handler:
 
 
 def rewrap(
-    handler: grpc.RpcMethodHandler[Any, Any], wrap: Callable[[Handler], Handler]
+    handler: grpc.RpcMethodHandler[Any, Any],
+    wrap: Callable[[Handler], Handler],
+    parse: Callable[[Parser | None], Parser | None] = lambda parse: parse,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """The same method with its behaviour wrapped; streaming kinds and serializers stay."""
+    """The same method with its behaviour, and its parser if wanted, wrapped; the streaming kind stays."""
     kinds: Sequence[tuple[Any, Any]] = (
         (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
         (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
@@ -182,7 +186,7 @@ def rewrap(
     )
     for behaviour, make in kinds:
         if behaviour is not None:
-            return make(wrap(behaviour), handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
+            return make(wrap(behaviour), parse(handler.request_deserializer), handler.response_serializer)  # type: ignore[no-any-return]
     return handler
 
 
@@ -198,4 +202,4 @@ class ServicerErrors(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith("/forerun."):
             return handler
-        return rewrap(handler, lambda behaviour: guarded(behaviour, method))
+        return rewrap(handler, lambda behaviour: guarded(behaviour, method), lenient)
