@@ -30,6 +30,7 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _REST = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_ROTARY_FACTORS = "rope_freqs.weight"  # what each pair's frequency is divided by
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
@@ -57,7 +58,11 @@ def write_folder(gguf_file: Path, folder: Path, progress: Callable[[str, float],
     if fields.architecture not in _CLASSES:
         raise unsupported(f"GGUF architecture {fields.architecture!r}; supported: {', '.join(_CLASSES)}")
     weights: dict[str, torch.Tensor] = {}
+    rotary_factors: list[float] = []
     for done, tensor in enumerate(reader.tensors):
+        if tensor.name == _ROTARY_FACTORS:
+            rotary_factors = np.array(dequantize(tensor.data, tensor.tensor_type), np.float32).tolist()
+            continue
         name = _tensor_name(tensor.name)
         values = np.array(dequantize(tensor.data, tensor.tensor_type), np.float32)
         weights[name] = torch.from_numpy(_unpermuted(name, values, fields)).to(torch.bfloat16)
@@ -65,7 +70,10 @@ def write_folder(gguf_file: Path, folder: Path, progress: Callable[[str, float],
     progress("writing weights", 0.0)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = _config(
-        fields, tied="lm_head.weight" not in weights, vocab=len(weights["model.embed_tokens.weight"])
+        fields,
+        tied="lm_head.weight" not in weights,
+        vocab=len(weights["model.embed_tokens.weight"]),
+        rope_scaling=_rope_scaling(fields, rotary_factors),
     )
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {k: config[k] for k in ("bos_token_id", "eos_token_id")})
@@ -93,11 +101,10 @@ def _unpermuted(name: str, values: np.ndarray[Any, Any], fields: GgufFields) -> 
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(values.shape))
 
 
-def _config(fields: GgufFields, *, tied: bool, vocab: int) -> dict[str, Any]:
+def _config(
+    fields: GgufFields, *, tied: bool, vocab: int, rope_scaling: dict[str, Any] | None
+) -> dict[str, Any]:
     heads, hidden = int(fields.own("attention.head_count")), int(fields.own("embedding_length"))
-    if fields.get(f"{fields.architecture}.rope.scaling.type", "none") not in ("none", "linear"):
-        raise unsupported(f"rotary embedding scaled by {fields.own('rope.scaling.type')!r}")
-    factor = float(fields.own("rope.scaling.factor", 1.0))
     return {
         "architectures": [_CLASSES[fields.architecture]],
         "model_type": fields.architecture,
@@ -112,11 +119,51 @@ def _config(fields: GgufFields, *, tied: bool, vocab: int) -> dict[str, Any]:
         "rms_norm_eps": float(f"{fields.own('attention.layer_norm_rms_epsilon'):.6g}"),
         "tie_word_embeddings": tied,
         "rope_theta": float(fields.own("rope.freq_base", 10000.0)),
-        "rope_scaling": {"rope_type": "linear", "factor": factor} if factor != 1.0 else None,
+        "rope_scaling": rope_scaling,
         "max_position_embeddings": int(fields.own("context_length")),
         "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
         "dtype": "bfloat16",
+    }
+
+
+def _rope_scaling(fields: GgufFields, rotary_factors: list[float]) -> dict[str, Any] | None:
+    """transformers' words for the file's scaling of rotary frequencies."""
+    kind = str(fields.own("rope.scaling.type", "none"))
+    factor = float(fields.own("rope.scaling.factor", 1.0))
+    context = int(fields.own("context_length"))
+    if (
+        rotary_factors and kind == "none"
+    ):  # equal short and long factors hold at any length, as stored ones do
+        return {
+            "rope_type": "longrope",
+            "factor": 1.0,
+            "attention_factor": 1.0,
+            "original_max_position_embeddings": context,
+            "short_factor": rotary_factors,
+            "long_factor": rotary_factors,
+        }
+    if rotary_factors or kind not in ("none", "linear", "yarn"):
+        raise unsupported(
+            f"rotary embedding scaled by {kind!r}{' and stored factors' * bool(rotary_factors)}"
+        )
+    if kind == "yarn":
+        return _yarn(fields, factor, context)
+    return {"rope_type": "linear", "factor": factor} if factor != 1.0 else None
+
+
+def _yarn(fields: GgufFields, factor: float, context: int) -> dict[str, Any]:
+    for name in ("attn_factor", "yarn_attn_factor", "yarn_ext_factor"):
+        if float(fields.own(f"rope.scaling.{name}", 1.0)) != 1.0:
+            raise unsupported(f"rotary embedding with {name}")
+    return {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": int(
+            fields.own("rope.scaling.original_context_length", context / factor)
+        ),
+        "beta_fast": float(fields.own("rope.scaling.yarn_beta_fast", 32.0)),
+        "beta_slow": float(fields.own("rope.scaling.yarn_beta_slow", 1.0)),
     }
 
 

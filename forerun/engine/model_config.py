@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,19 @@ FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary embedding: base and how its frequencies are scaled (`kind`: default, linear or llama3)."""
+    """Rotary embedding: base and how its frequencies are scaled (`kind`: default, linear, llama3, yarn or longrope)."""
 
     theta: float
     kind: str = "default"
     factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
     original_context: int = 8192
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    truncate: bool = True  # yarn: the bounds of the blend are whole pairs
+    factors: tuple[float, ...] = ()  # longrope: one for each pair of dimensions
+    attention_factor: float = 1.0  # cosines and sines are multiplied by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +115,17 @@ def _family_config(model_type: str, raw: dict[str, Any]) -> ModelConfig:
 
 def _rope(raw: dict[str, Any]) -> Rope:
     """From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
-    said = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    said = _rope_parameters(raw)
     kind = str(said.get("rope_type") or said.get("type") or "default")
     theta = float(said.get("rope_theta") or raw.get("rope_theta") or 10000.0)
     if float(said.get("partial_rotary_factor") or 1.0) != 1.0:
         raise unsupported("partial rotary embedding")
-    if kind == "default":
+    if any(isinstance(value, dict) for value in said.values()):
+        raise unsupported("a rotary embedding for each type of layer")
+    if kind in (
+        "default",
+        "dynamic",
+    ):  # dynamic scaling begins past max_position_embeddings, the context here
         return Rope(theta)
     if kind == "linear":
         return Rope(theta, kind, factor=float(said["factor"]))
@@ -122,16 +134,87 @@ def _rope(raw: dict[str, Any]) -> Rope:
             theta,
             kind,
             factor=float(said["factor"]),
+            original_context=_original_context(raw),
             low_freq_factor=float(said["low_freq_factor"]),
             high_freq_factor=float(said["high_freq_factor"]),
-            original_context=int(said["original_max_position_embeddings"]),
         )
+    if kind == "yarn":
+        return _yarn(theta, raw)
+    if kind == "longrope":
+        return _longrope(theta, raw)
     raise unsupported(f"rotary embedding scaled by {kind!r}")
+
+
+def _rope_parameters(raw: dict[str, Any]) -> dict[str, Any]:
+    return {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+
+
+def _original_context(raw: dict[str, Any]) -> int:
+    """Positions the model was first trained for, beside or inside the rotary parameters."""
+    name = "original_max_position_embeddings"
+    return int(raw.get(name) or _rope_parameters(raw).get(name) or raw["max_position_embeddings"])
+
+
+def _yarn(theta: float, raw: dict[str, Any]) -> Rope:
+    """YaRN (arXiv 2309.00071) as transformers reads it."""
+    said, original = _rope_parameters(raw), _original_context(raw)
+    factor = float(said.get("factor") or raw["max_position_embeddings"] / original)
+    attention = said.get("attention_factor")
+    scales = [float(said.get(name) or 0) for name in ("mscale", "mscale_all_dim")]
+    if attention is None and all(scales):
+        attention = _yarn_scale(factor, scales[0]) / _yarn_scale(factor, scales[1])
+    return Rope(
+        theta,
+        "yarn",
+        factor=factor,
+        original_context=original,
+        beta_fast=float(said.get("beta_fast") or 32),
+        beta_slow=float(said.get("beta_slow") or 1),
+        truncate=bool(said.get("truncate", True)),
+        attention_factor=_yarn_scale(factor, 1.0) if attention is None else float(attention),
+    )
+
+
+def _yarn_scale(factor: float, scale: float) -> float:
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope(theta: float, raw: dict[str, Any]) -> Rope:
+    """LongRoPE's short factors (arXiv 2402.13753): the context ends where its long ones would begin."""
+    said, original = _rope_parameters(raw), _original_context(raw)
+    factor = float(said.get("factor") or raw["max_position_embeddings"] / original)
+    attention = said.get("attention_factor")
+    if attention is None:
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return Rope(
+        theta,
+        "longrope",
+        factor=factor,
+        original_context=original,
+        factors=tuple(map(float, said["short_factor"])),
+        attention_factor=float(attention),
+    )
+
+
+def rotary_limit(raw: dict[str, Any]) -> int | None:
+    """Positions after which a LongRoPE turns to other frequencies for all positions; None where none does.
+
+    Keys computed before would then be wrong, and another session's length would show in this one's logits.
+    """
+    said = _rope_parameters(raw)
+    kinds = [said, *(value for value in said.values() if isinstance(value, dict))]
+    turning = [
+        int(raw.get("original_max_position_embeddings") or kind["original_max_position_embeddings"])
+        for kind in kinds
+        if (kind.get("rope_type") or kind.get("type")) == "longrope"
+        and list(kind["short_factor"]) != list(kind["long_factor"])
+    ]
+    return min(turning, default=None)
 
 
 def _max_context(raw: dict[str, Any]) -> int:
     """A context no longer than the sliding window never slides: within it the window's mask changes nothing."""
-    context = int(raw["max_position_embeddings"])
+    context = min(int(raw["max_position_embeddings"]), rotary_limit(raw) or sys.maxsize)
     window = raw.get("sliding_window")
     slides = raw.get("use_sliding_window", True) if raw["model_type"].startswith("qwen") else True
     layer_types = set(raw.get("layer_types") or ["sliding_attention"])

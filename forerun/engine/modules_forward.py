@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from forerun.engine.block_attention import ATTENTION, Keys, Seat, register_attention
 from forerun.engine.kv import BLOCK
-from forerun.engine.model_config import unsupported
+from forerun.engine.model_config import rotary_limit, unsupported
 from forerun.engine.rows import Rows
 from forerun.errors import InvalidRequest, NotFound
 
@@ -59,11 +59,12 @@ class ModulesForward:
 
     @property
     def max_context(self) -> int:
-        """Positions the model was made for."""
-        context = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        """Positions the model was made for, up to where its rotary frequencies would change."""
+        config = self._model.config.get_text_config()
+        context = getattr(config, "max_position_embeddings", None)
         if context is None:
             raise unsupported(f"{type(self._model).__name__} names no longest context")
-        return int(context)
+        return min(int(context), rotary_limit(config.to_dict()) or int(context))
 
     @property
     def block_bytes(self) -> int:

@@ -65,6 +65,25 @@ def test_other_architectures_compute_transformers_logits(family: Callable[[str],
     np.testing.assert_allclose(found, expected, atol=2e-4 * expected.std())
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures_in_bf16_are_as_near_to_fp32_as_transformers_is(
+    family: Callable[[str], Path], name: str
+) -> None:
+    expected = stock_logits(family(name))
+    stock_error = np.abs(stock_logits(family(name), torch.bfloat16) - expected).mean()
+    found, forward = our_logits(family(name), "bfloat16")
+    assert isinstance(forward, ModulesForward)
+    assert np.abs(found - expected).mean() < 1.1 * stock_error
+
+
+@pytest.mark.parametrize("name", ["longrope", "phi3-longrope"])
+def test_a_context_ends_where_rotary_frequencies_would_change(
+    family: Callable[[str], Path], name: str
+) -> None:
+    engine, _ = load_engine(str(family(name)), dtype="float32", threads=1, pool_bytes=POOL)
+    assert engine.model.max_context == 256
+
+
 @pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize("name", ["llama-tied", "qwen3"])
 def test_without_a_compiler_transformers_modules_compute(family: Callable[[str], Path], name: str) -> None:

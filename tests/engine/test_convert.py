@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGUFWriter
+from gguf import GGUFWriter, RopeScalingType
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
@@ -16,6 +17,7 @@ from forerun.engine.gguf_model import write_folder
 from forerun.engine.interface import Segment
 from forerun.engine.load import load_engine
 from forerun.errors import InvalidRequest, NotFound
+from tests.engine.tiny_models import STRETCHES
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -54,7 +56,15 @@ def paired(weight: np.ndarray, heads: int) -> np.ndarray:
     return np.ascontiguousarray(weight[order])
 
 
-def write_gguf(folder: Path, path: Path, *, architecture: str = "llama", pre: str = "smollm") -> None:
+def write_gguf(
+    folder: Path,
+    path: Path,
+    *,
+    architecture: str = "llama",
+    pre: str = "smollm",
+    say: Callable[[GGUFWriter], None] = lambda _: None,
+) -> None:
+    """`say` adds what else the file is to hold."""
     writer = GGUFWriter(path, architecture)
     config = json.loads((folder / "config.json").read_text())
     writer.add_block_count(config["num_hidden_layers"])
@@ -73,6 +83,7 @@ def write_gguf(folder: Path, path: Path, *, architecture: str = "llama", pre: st
     writer.add_token_merges(["a b", "Ġ a"])
     writer.add_eos_token_id(63)
     writer.add_chat_template("{{ messages[0]['content'] }}")
+    say(writer)
     for name, weight in load_file(folder / "model.safetensors").items():
         values = weight.numpy()
         if "q_proj" in name or "k_proj" in name:
@@ -98,6 +109,54 @@ def test_the_converted_model_computes_the_same_bits_in_bf16(tiny: Path, gguf_fil
         engine.open("s", [1])
         found.append(engine.forward([Segment("s", 0, list(range(40)), 5)])[0].tobytes())
     assert found[0] == found[1]
+
+
+def say_linear(writer: GGUFWriter) -> None:
+    writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(4.0)
+
+
+def say_yarn(writer: GGUFWriter) -> None:
+    writer.add_rope_scaling_type(RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(8.0)
+    writer.add_rope_scaling_orig_ctx_len(64)
+
+
+def say_factors(writer: GGUFWriter) -> None:
+    writer.add_tensor("rope_freqs.weight", np.array(STRETCHES, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("say", "scaling"),
+    [
+        (say_linear, {"rope_type": "linear", "factor": 4.0}),
+        (say_yarn, {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}),
+        (say_factors, {"rope_type": "longrope", "short_factor": STRETCHES, "long_factor": STRETCHES}),
+    ],
+)
+def test_scaled_rotary_embeddings_are_converted(
+    tiny: Path, tmp_path: Path, say: Callable[[GGUFWriter], None], scaling: dict
+) -> None:
+    write_gguf(tiny, tmp_path / "scaled.gguf", say=say)
+    shutil.copytree(tiny, tmp_path / "scaled")
+    config = json.loads((tiny / "config.json").read_text())
+    (tmp_path / "scaled" / "config.json").write_text(json.dumps(config | {"rope_scaling": scaling}))
+    found = []
+    for spec in (tiny, tmp_path / "scaled", tmp_path / "scaled.gguf"):
+        engine, _ = load_engine(str(spec), dtype="bfloat16", threads=1, pool_bytes=1 << 20)
+        assert engine.model.max_context == 512
+        engine.open("s", [1])
+        found.append(engine.forward([Segment("s", 0, list(range(60)), 5)])[0].tobytes())
+    assert found[0] != found[1] == found[2]
+
+
+def test_a_scaling_that_is_not_known_is_refused_by_name(tiny: Path, tmp_path: Path) -> None:
+    def say(writer: GGUFWriter) -> None:
+        writer.add_rope_scaling_type(RopeScalingType.LONGROPE)
+
+    write_gguf(tiny, tmp_path / "long.gguf", say=say)
+    with pytest.raises(InvalidRequest, match="longrope"):
+        ensure_converted(tmp_path / "long.gguf")
 
 
 def test_the_converted_tokenizer_splits_as_the_file_says(gguf_file: Path) -> None:

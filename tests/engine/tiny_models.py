@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -9,14 +10,22 @@ from transformers import (
     BertLMHeadModel,
     Gemma2Config,
     Gemma2ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -49,6 +58,22 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64}
+STRETCHES = [1.0, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0, 8.0]  # one a pair of a head of 16
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "factor": 2.0,
+    "original_max_position_embeddings": 256,
+    "short_factor": STRETCHES,
+    "long_factor": [2 * stretch for stretch in STRETCHES],
+}
+
+
+def llama(**changes: Any) -> LlamaForCausalLM:
+    """A random Llama of SIZES."""
+    return LlamaForCausalLM(LlamaConfig(**SIZES | changes))
+
 
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
@@ -61,11 +86,39 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "linear-rope": lambda: LlamaForCausalLM(
         LlamaConfig(**SIZES, rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0})
     ),
+    "dynamic-rope": lambda: llama(
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    ),
+    "yarn": lambda: llama(rope_parameters=YARN),
+    "yarn-blends-all": lambda: llama(
+        rope_parameters=YARN | {"truncate": False, "beta_fast": 4.0, "beta_slow": 0.1}
+    ),
+    "yarn-scales": lambda: llama(rope_parameters=YARN | {"mscale": 0.7, "mscale_all_dim": 0.3}),
+    "yarn-attention": lambda: llama(rope_parameters=YARN | {"attention_factor": 1.3}),
+    "longrope": lambda: llama(rope_parameters=LONGROPE),
+    "smollm-like": lambda: llama(
+        hidden_size=144,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        num_hidden_layers=3,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+    ),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES)),
     "qwen2": lambda: Qwen2ForCausalLM(
         Qwen2Config(**{k: v for k, v in SIZES.items() if k != "head_dim"} | {"hidden_size": 96})
     ),
+    "mistral-window": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=200)),
+    "qwen2-tied-yarn": lambda: Qwen2ForCausalLM(
+        Qwen2Config(
+            **{k: v for k, v in SIZES.items() if k != "head_dim"}
+            | {"hidden_size": 96, "tie_word_embeddings": True, "rope_parameters": YARN}
+        )
+    ),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)),
+    "qwen3-tied-biases": lambda: Qwen3ForCausalLM(
+        Qwen3Config(**SIZES, tie_word_embeddings=True, attention_bias=True)
+    ),
 }
 REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
     "bert": lambda: BertLMHeadModel(
@@ -92,6 +145,28 @@ OTHERS: dict[str, Callable[[], PreTrainedModel]] = {
     "gemma2": lambda: Gemma2ForCausalLM(
         Gemma2Config(
             **SIZES, query_pre_attn_scalar=16, sliding_window=40, hidden_activation="gelu_pytorch_tanh"
+        )
+    ),
+    "gemma": lambda: GemmaForCausalLM(
+        GemmaConfig(**SIZES | {"pad_token_id": 0}, hidden_activation="gelu_pytorch_tanh")
+    ),
+    "phi": lambda: PhiForCausalLM(
+        PhiConfig(
+            **{k: v for k, v in SIZES.items() if k != "head_dim"} | {"hidden_size": 96},
+            partial_rotary_factor=0.5,
+        )
+    ),
+    "phi3-longrope": lambda: Phi3ForCausalLM(
+        Phi3Config(
+            **SIZES | {"hidden_size": 96, "pad_token_id": 0},
+            original_max_position_embeddings=256,
+            rope_parameters=LONGROPE,
+        )
+    ),
+    "gpt-neox": lambda: GPTNeoXForCausalLM(
+        GPTNeoXConfig(
+            **{k: v for k, v in SIZES.items() if k not in {"head_dim", "num_key_value_heads"}}
+            | {"hidden_size": 96}
         )
     ),
     "odd-heads": lambda: LlamaForCausalLM(LlamaConfig(**SIZES | {"head_dim": 20})),
