@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+RUNS_A_MODEL = re.compile(r"(sync:|stall:|slow:[^:]*:)*model:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,7 @@ class Shares:
 
 def is_lookup(source: str) -> bool:
     """Return whether a drafter source runs no model."""
-    return not source.startswith("model:")
+    return RUNS_A_MODEL.match(source) is None
 
 
 def share_out(cores: int, *, verifiers: int, sources: Sequence[str]) -> Shares:
