@@ -10,18 +10,22 @@ import grpc
 from opentelemetry import context as telemetry_context
 
 from forerun.core.types import Acceptance, Sampling
-from forerun.errors import InvalidRequest
+from forerun.errors import ForerunError, InvalidRequest
 from forerun.v1 import gateway_pb2, gateway_pb2_grpc, sampling_pb2
 from forerun.wire.convert import exactness_to_proto, model_to_proto, sampling_from_proto, settled_to_proto
 from forerun.wire.telemetry import extract
 from gateway.api_keys import ApiKeys
 from gateway.events import Delta, Event, Finished, Opened
+from gateway.field_names import renamed
 from gateway.request import GenerationRequest
 from gateway.service import Gateway
 from gateway.store.session import SessionStatus, StoredSession
 from gateway.summary import passes
 
 GATEWAY_SERVICE = "forerun.v1.GatewayService"
+
+# Names of our own fields that are others in the proto.
+_FIELDS = {"messages": "chat.messages"}
 
 _STATUS = {
     SessionStatus.RUNNING: gateway_pb2.SESSION_STATUS_RUNNING,
@@ -44,7 +48,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> AsyncIterator[gateway_pb2.GenerateResponse]:
         """The answer's events; a client that goes away leaves its generation running for the grace period."""
         self._admit(context)
-        with _trace_of(context):
+        with _trace_of(context), _names_of_the_proto():
             stream = await self._gateway.generate(request_from_proto(request))
         async with aclosing(stream):
             async for event in stream:
@@ -93,8 +97,15 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
 
 def request_from_proto(message: gateway_pb2.GenerateRequest) -> GenerationRequest:
-    """The request. Raises InvalidRequest for an unknown enum value; the rest is for `gateway.request`."""
+    """The request. Raises InvalidRequest without an input and for an unknown enum value.
+
+    The rest is for `gateway.request`.
+    """
     given = message.WhichOneof("input")
+    if given is None:
+        raise InvalidRequest(
+            "one of prompt, chat and token_ids must be set", reason="BAD_INPUT", field="prompt"
+        )
     try:
         acceptance = Acceptance(message.acceptance)
     except ValueError:
@@ -189,3 +200,14 @@ def _trace_of(context: Context) -> Iterator[None]:
         yield
     finally:
         telemetry_context.detach(token)
+
+
+@contextmanager
+def _names_of_the_proto() -> Iterator[None]:
+    """An error raised inside names its field as the proto does."""
+    try:
+        yield
+    except ForerunError as error:
+        if error.field not in _FIELDS:
+            raise
+        raise renamed(error, _FIELDS[error.field]) from error

@@ -26,6 +26,7 @@ from fastapi.responses import JSONResponse, Response
 from forerun.core.types import ModelInfo
 from forerun.errors import ForerunError, InvalidRequest, NotFound
 from gateway.api_keys import ApiKeys
+from gateway.field_names import renamed
 from gateway.http import errors
 from gateway.http.answers import Shape
 from gateway.http.bodies import Body, ChatBody, CompletionBody, read_body
@@ -67,8 +68,7 @@ def _add_completions(app: FastAPI, gateway: Door) -> None:
         try:
             return await _answer(gateway, request, body, chat_request(body), is_chat=True)
         except ForerunError as error:
-            error.field = _as_asked(body, error.field)
-            raise
+            raise renamed(error, _as_asked(body, error.field)) from error
 
 
 def _as_asked(body: ChatBody, field: str) -> str:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from forerun import errors
 from forerun.errors import ForerunError
+from gateway.field_names import renamed
 
 _STATUS: dict[type[ForerunError], int] = {
     errors.InvalidRequest: 400,
@@ -65,8 +66,9 @@ def error_object(message: str, status: int, *, param: str = "", code: str = "") 
 def body_of(error: ForerunError) -> dict[str, Any]:
     """The error object of one of ours: `code` is its reason, `param` the field as this door names it."""
     name = error.field.removeprefix("sampling.")
+    shown = renamed(error, _PARAMS.get(name, name))
     code = _CODES.get(error.reason, error.reason.lower())
-    return error_object(error.message, status_of(error), param=_PARAMS.get(name, name), code=code)
+    return error_object(shown.message, status_of(error), param=shown.field, code=code)
 
 
 def headers_of(error: ForerunError) -> dict[str, str]:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from forerun.errors import AlreadyRunning
+from forerun.errors import AlreadyRunning, InvalidRequest
 from gateway.http import event_stream, guards
 from gateway.http.app import create_app
 from gateway.http.unsupported import UNSUPPORTED
@@ -357,8 +357,6 @@ async def test_an_offset_beyond_the_end_is_refused(web) -> None:
 
 @pytest.mark.parametrize("make", [lambda: {"max_tokens": 0}, lambda: {"max_completion_tokens": 0}])
 async def test_a_limit_is_named_as_the_client_wrote_it(web, gateway, make: Callable[[], dict]) -> None:
-    from forerun.errors import InvalidRequest  # noqa: PLC0415
-
     gateway.refusal = InvalidRequest("too few", field="max_tokens")
     assert error_of(await web.post(CHAT, json=ASK | make()), 400)["param"] == next(iter(make()))
     gateway.refusal = InvalidRequest("too long", field="prompt", reason="CONTEXT_EXCEEDED")
@@ -374,3 +372,23 @@ async def test_a_request_id_that_is_taken_is_a_conflict_that_no_retry_mends(web,
     assert reply.headers["x-should-retry"] == "false"
     gateway.refusal = AlreadyRunning("busy")
     assert "x-should-retry" not in (await web.post(CHAT, json=ASK)).headers
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        (CHAT, {"messages": []}, "messages must not be empty"),
+        (CHAT, ASK | {"temperature": -1}, "temperature must be between 0 and 100"),
+        ("/v1/completions", {"prompt": []}, "prompt must not be empty"),
+    ],
+)
+async def test_a_refusal_speaks_of_this_doors_fields(web, path: str, body: dict, words: str) -> None:
+    error = error_of(await web.post(path, json=body), 400)
+    assert error["message"] == words
+    assert words.startswith(error["param"])
+
+
+async def test_a_limit_is_worded_as_the_client_wrote_it(web, gateway) -> None:
+    gateway.refusal = InvalidRequest("max_tokens must be at least 1", field="max_tokens")
+    error = error_of(await web.post(CHAT, json=ASK | {"max_completion_tokens": 0}), 400)
+    assert error["message"] == "max_completion_tokens must be at least 1"

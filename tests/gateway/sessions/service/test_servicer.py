@@ -108,7 +108,7 @@ async def test_a_pass_that_was_committed_in_parts_is_shown_whole(make_gateway, v
 BAD = [
     (gateway_pb2.GenerateRequest(), "BAD_INPUT", "prompt"),
     (gateway_pb2.GenerateRequest(prompt=""), "EMPTY", "prompt"),
-    (gateway_pb2.GenerateRequest(chat=gateway_pb2.Chat()), "EMPTY", "messages"),
+    (gateway_pb2.GenerateRequest(chat=gateway_pb2.Chat()), "EMPTY", "chat.messages"),
     (gateway_pb2.GenerateRequest(token_ids=gateway_pb2.TokenIds()), "EMPTY", "token_ids"),
     (
         gateway_pb2.GenerateRequest(token_ids=gateway_pb2.TokenIds(ids=[400])),
@@ -148,7 +148,7 @@ BAD = [
             chat=gateway_pb2.Chat(messages=[gateway_pb2.ChatMessage(role="god", content="x")])
         ),
         "BAD_ROLE",
-        "messages",
+        "chat.messages",
     ),
 ]
 
@@ -158,6 +158,20 @@ async def test_a_bad_request_costs_one_clear_answer(stub, verifier, request_, re
     code = grpc.StatusCode.INVALID_ARGUMENT
     assert await refusal(stub.Generate(request_)) == (code, reason, field)
     assert verifier.requests == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (gateway_pb2.GenerateRequest(), "one of prompt, chat and token_ids must be set"),
+        (gateway_pb2.GenerateRequest(chat=gateway_pb2.Chat()), "chat.messages must not be empty"),
+        (gateway_pb2.GenerateRequest(token_ids=gateway_pb2.TokenIds()), "token_ids must not be empty"),
+    ],
+)
+async def test_a_refusal_speaks_of_the_protos_fields(stub, request_, words):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Generate(request_).read()
+    assert caught.value.details() == words
 
 
 async def test_bad_requests_disturb_no_running_answer(stub, verifier, answer):
