@@ -45,5 +45,6 @@ class ApiKeys:
         # Every key is compared, in constant time, so that the time tells nothing about them.
         matches = [hmac.compare_digest(key.encode(), known.encode()) for known in self.keys]
         if not any(matches):
-            reason = "API_KEY_WRONG" if key else "API_KEY_MISSING"
-            raise Unauthenticated("an API key is needed: Authorization: Bearer KEY", reason=reason)
+            if key:
+                raise Unauthenticated("this API key is not known here", reason="API_KEY_WRONG")
+            raise Unauthenticated("an API key is needed: Authorization: Bearer KEY", reason="API_KEY_MISSING")

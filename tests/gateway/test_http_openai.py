@@ -214,6 +214,7 @@ async def test_a_wrong_or_missing_key_is_refused(gateway: ScriptedGateway) -> No
                 with pytest.raises(openai.AuthenticationError) as refused:
                     await client.models.list()
                 assert refused.value.code == "invalid_api_key"
+                assert ("is not known here" in refused.value.message) == bool(key)
                 assert refused.value.response.headers["www-authenticate"] == "Bearer"
 
 

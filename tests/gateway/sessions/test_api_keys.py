@@ -22,6 +22,23 @@ def test_a_file_holds_a_key_a_line(tmp_path):
             keys.check(wrong)
 
 
+@pytest.mark.parametrize(
+    ("given", "reason", "words"),
+    [
+        (None, "API_KEY_MISSING", "an API key is needed"),
+        ("alpha", "API_KEY_MISSING", "Authorization: Bearer KEY"),
+        ("Bearer ", "API_KEY_MISSING", "an API key is needed"),
+        ("Bearer gamma", "API_KEY_WRONG", "this API key is not known here"),
+    ],
+)
+def test_a_wrong_key_is_not_called_a_missing_one(given, reason, words):
+    with pytest.raises(Unauthenticated) as refused:
+        ApiKeys(["alpha"]).check(given)
+    assert refused.value.reason == reason
+    assert words in refused.value.message
+    assert "gamma" not in refused.value.message
+
+
 @pytest.mark.parametrize("content", [b"", b"# nothing\n", b"\xff"])
 def test_a_file_without_a_key_is_refused_rather_than_an_open_door(tmp_path, content):
     path = tmp_path / "keys"

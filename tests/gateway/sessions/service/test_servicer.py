@@ -240,6 +240,16 @@ async def test_without_the_key_nothing_is_answered(make_gateway, verifier, open_
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+async def test_a_wrong_key_is_said_to_be_unknown(make_gateway, verifier, open_door):
+    stub = await open_door(await make_gateway(verifier), keys=["right"])
+    said = []
+    for metadata in ((), (("authorization", "Bearer wrong"),)):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Generate(ASK, metadata=metadata).read()
+        said.append(caught.value.details())
+    assert said == ["an API key is needed: Authorization: Bearer KEY", "this API key is not known here"]
+
+
 async def test_with_the_key_all_is_answered(make_gateway, verifier, open_door, answer):
     stub = await open_door(await make_gateway(verifier), keys=["other", "right"])
     events = [e async for e in stub.Generate(ASK, metadata=(("authorization", "Bearer right"),))]
