@@ -45,11 +45,15 @@ class BodyTooLarge(ForerunError):  # noqa: N818 - named as the tree in forerun.e
     """The request's body is larger than this server reads (413)."""
 
 
+class BodyTooSlow(ForerunError):  # noqa: N818
+    """The request's body did not arrive in time (408)."""
+
+
 class NotJson(ForerunError):  # noqa: N818
     """The request's body is not declared as JSON (415)."""
 
 
-_STATUS |= {BodyTooLarge: 413, NotJson: 415}
+_STATUS |= {BodyTooLarge: 413, BodyTooSlow: 408, NotJson: 415}
 
 
 def status_of(error: ForerunError) -> int:
@@ -78,6 +82,9 @@ def headers_of(error: ForerunError) -> dict[str, str]:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if isinstance(error, _FINAL) or error.reason in _FINAL_REASONS:
         headers["X-Should-Retry"] = "false"
+    if isinstance(error, BodyTooSlow):
+        # The rest of the body may never come: there is nothing this connection is good for.
+        headers["Connection"] = "close"
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return headers

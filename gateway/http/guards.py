@@ -1,10 +1,11 @@
-"""What stands before every route: API keys, a limit on bodies, and counting.
+"""What stands before every route: API keys, limits on bodies, and counting.
 
 Plain ASGI, so that streams stay streams.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from time import perf_counter
 
@@ -15,12 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.errors import Unauthenticated
 from gateway.api_keys import ApiKeys
-from gateway.http.errors import BodyTooLarge, response_of
+from gateway.http.errors import BodyTooLarge, BodyTooSlow, response_of
 
-# A context of a million tokens as JSON numbers fits; tokenizing more would hold up every other client.
 # Nobody hears it: the status that nginx logs for a client that went away.
 CLIENT_GONE = 499
+# A context of a million tokens as JSON numbers fits; tokenizing more would hold up every other client.
 MAX_BODY_BYTES = 8 * 1024 * 1024
+# A body of that size passes at 2 Mbit/s; whoever needs longer holds a connection for nothing.
+MAX_BODY_S = 30.0
 # The routes that need a key; probes and metrics hold none.
 GUARDED = "/v1/"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -53,32 +56,49 @@ class KeyGuard:
 
 
 class BodyLimit:
-    """Answers 413 to a body larger than `max_bytes`, declared or not."""
+    """Answers 413 to a body larger than `max_bytes`, declared or not, and 408 to one not whole after `max_s`."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES, max_s: float = MAX_BODY_S) -> None:
         self._app = app
         self._max_bytes = max_bytes
-        self._refusal = BodyTooLarge(f"the body is larger than {max_bytes} bytes", reason="BODY_TOO_LARGE")
+        self._max_s = max_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        try:
+            async with asyncio.timeout(self._max_s):
+                body = await self._whole(receive)
+        except BodyTooLarge as refusal:
+            await response_of(refusal)(scope, receive, send)
+            return
+        except TimeoutError:
+            slow = BodyTooSlow(f"the body was not whole after {self._max_s:g} s", reason="BODY_TOO_SLOW")
+            await response_of(slow)(scope, receive, send)
+            return
+        if body is None:
+            await Response(status_code=CLIENT_GONE)(scope, receive, send)
+            return
+        await self._app(scope, _replay([{"type": "http.request", "body": body}], receive), send)
+
+    async def _whole(self, receive: Receive) -> bytes | None:
+        """The body, None when the client goes away before it is whole. Raises BodyTooLarge.
+
+        Routes read whole bodies anyway; read here, one that is too large never reaches them.
+        """
         body, message = bytearray(), await receive()
-        # Routes read whole bodies anyway; read here, one that is too large never reaches them.
         while message["type"] == "http.request":
             body += message.get("body", b"")
             if len(body) > self._max_bytes:
                 # What is still on its way the server reads and drops.
-                await response_of(self._refusal)(scope, receive, send)
-                return
+                raise BodyTooLarge(
+                    f"the body is larger than {self._max_bytes} bytes", reason="BODY_TOO_LARGE"
+                )
             if not message.get("more_body", False):
-                break
+                return bytes(body)
             message = await receive()
-        if message["type"] == "http.disconnect":
-            await Response(status_code=CLIENT_GONE)(scope, receive, send)
-            return
-        await self._app(scope, _replay([{"type": "http.request", "body": bytes(body)}], receive), send)
+        return None
 
 
 def _replay(pending: Iterable[Message], receive: Receive) -> Receive:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from prometheus_client import REGISTRY
 
 from forerun.errors import AlreadyRunning, InvalidRequest
 from gateway.http import event_stream, guards
@@ -214,7 +216,7 @@ async def test_a_client_that_leaves_in_its_body_is_no_fault_of_the_server(gatewa
 async def test_a_body_too_large_is_answered_and_not_read_into_memory(
     gateway, monkeypatch, is_declared
 ) -> None:
-    monkeypatch.setattr(guards.BodyLimit.__init__, "__defaults__", (1000,))
+    monkeypatch.setattr(guards.BodyLimit.__init__, "__defaults__", (1000, guards.MAX_BODY_S))
     body = b'{"prompt": "' + b"x" * 20_000_000 + b'"}'
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -229,6 +231,42 @@ async def test_a_body_too_large_is_answered_and_not_read_into_memory(
         )
         assert error_of(reply, 413)["code"] == "body_too_large"
         assert (await web.post("/v1/completions", json={"prompt": "x"})).status_code == 200
+
+
+@pytest.mark.parametrize("is_dripping", [False, True])
+async def test_a_body_that_does_not_end_is_a_timeout_and_frees_its_connection(
+    gateway, monkeypatch, is_dripping
+) -> None:
+    monkeypatch.setattr(guards.BodyLimit.__init__, "__defaults__", (guards.MAX_BODY_BYTES, 0.1))
+    idle = REGISTRY.get_sample_value("forerun_http_requests_in_progress")
+    async with served(gateway) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: 1000000\r\n\r\n{{".encode())
+
+        async def drip() -> None:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    writer.write(b" ")
+                    await writer.drain()
+                    await asyncio.sleep(0.001)
+
+        dripping = asyncio.create_task(drip()) if is_dripping else None
+        async with asyncio.timeout(30):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            reply = httpx.Response(int(head.split()[1]), content=await reader.readexactly(length))
+            if dripping is None:
+                assert await reader.read() == b""
+            else:
+                await dripping
+        writer.close()
+        assert error_of(reply, 408)["code"] == "body_too_slow"
+        assert REGISTRY.get_sample_value("forerun_http_requests_in_progress") == idle
+        async with httpx.AsyncClient(base_url=url, timeout=30) as web:
+            assert (await web.post(CHAT, json=ASK)).status_code == 200
+    assert len(gateway.requests) == 1
 
 
 async def test_unknown_paths_and_methods_answer_in_the_same_shape(web) -> None:
