@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from forerun.core.acceptance import Outcome, verify
 from forerun.core.draft_tree import Node
 from forerun.core.pacing import Pacing
+from forerun.core.prompt_cost import PromptCost
 from forerun.core.types import FinishReason, PassRecord, Settled, Verdict
 from forerun.engine.executor import EngineThread
 from forerun.engine.interface import Engine, PoolFullError, Segment
@@ -31,7 +32,7 @@ from verifier_service.tracing import trace_pass
 
 # Rows of one pass at most: the engine proves row invariance up to here.
 MAX_ROWS = 512
-# Prompt rows of one pass when nobody decodes, and when somebody does: a long prompt must not hold tokens up.
+# Prompt rows of one pass at most when nobody decodes, and when somebody does: a long prompt must not hold tokens up.
 PREFILL_ROWS = 256
 PREFILL_ROWS_BESIDE_DECODING = 64
 
@@ -74,6 +75,7 @@ class Scheduler:
         self._thread = thread
         self._sessions = sessions
         self._pacing = pacing
+        self._prompt_cost = PromptCost()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -132,12 +134,16 @@ class Scheduler:
         decoding = self._decoding()[:MAX_ROWS]
         prompts = [s for s in self._opened() if s.num_pending > 1]
         prompts.sort(key=lambda s: s.num_pending)
-        budget = PREFILL_ROWS_BESIDE_DECODING if decoding else PREFILL_ROWS
+        budget = PREFILL_ROWS
+        if decoding:
+            plain_us = self._pacing.cost.us(len(decoding))
+            depths = [s.computed for s in prompts]
+            budget = self._prompt_cost.rows_beside(plain_us, depths, PREFILL_ROWS_BESIDE_DECODING)
         budget = min(budget, MAX_ROWS - len(decoding), sum(s.num_pending for s in prompts))
         lengths = self._pacing.allot([s.outlook() for s in decoding], budget, MAX_ROWS)
         turns = [Turn(s, 1, *s.plan(length), draws=True) for s, length in zip(decoding, lengths, strict=True)]
         for index, session in enumerate(prompts):
-            share = min(session.num_pending, budget // (len(prompts) - index))
+            share = min(session.num_pending, budget, max(budget // (len(prompts) - index), 1))
             if share > 0:
                 turns.append(Turn(session, share, (), None, draws=share == session.num_pending))
                 budget -= share
@@ -159,7 +165,7 @@ class Scheduler:
             num_rows=sum(turn.num_fed + len(turn.plan) for turn in turns),
             num_sessions=len(turns),
         )
-        self._pacing.cost.observe(made.num_rows, made.took_us)
+        self._learn_cost(turns, made)
         metrics.observe_pass(made.num_rows, made.num_sessions, made.took_us)
         for turn, rows in zip(turns, logits, strict=True):
             session = turn.session
@@ -176,6 +182,16 @@ class Scheduler:
             except Exception as fault:
                 log.exception("settling failed", session=session.id)
                 self._fail([session], fault)
+
+    def _learn_cost(self, turns: Sequence[Turn], made: Pass) -> None:
+        """What rows cost is learned from passes without prompts, what prompts add from the others."""
+        cost = self._pacing.cost
+        prompts = [(turn.num_fed, turn.session.computed) for turn in turns if turn.num_fed > 1]
+        if not prompts:
+            cost.observe(made.num_rows, made.took_us)
+        elif cost.known:
+            plain_us = cost.us(made.num_rows - sum(count for count, _ in prompts))
+            self._prompt_cost.observe(prompts, made.took_us - plain_us, plain_us)
 
     def _settle(self, turn: Turn, logits: NDArray[np.float32], made: Pass) -> None:
         """Decide the session's next tokens, re-root its tree, tell its drafters and its listener."""
