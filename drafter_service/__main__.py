@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
-from pydantic import ValidationError
 
 from drafter_service.settings import Settings
-from forerun.errors import ForerunError
-
-app = typer.Typer(add_completion=False)
+from forerun.wire.command import command, execute
 
 
-@app.command()
-def run(
-    source: Annotated[str | None, typer.Option(help="ngram, model:SPEC or replay:FILE")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="stable name of this drafter; default: host and port")
-    ] = None,
-    listen: Annotated[str | None, typer.Option(help="host:port to listen on")] = None,
-    dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; 0: all cores")] = None,
-    kv_pool_mib: Annotated[int | None, typer.Option(help="KV pool in MiB; 0: a share of the memory")] = None,
-    max_sessions: Annotated[int | None, typer.Option(help="sessions drafted for at once")] = None,
-    allow_verifiers: Annotated[
-        str | None,
-        typer.Option(help="globs host:port, comma separated, of verifiers it may dial; default: loopback"),
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="certificate (PEM)")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="private key (PEM)")] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="CA of every peer (PEM)")] = None,
-    insecure: Annotated[bool | None, typer.Option(help="listen beyond loopback without TLS")] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Prometheus port; 0: none")] = None,
-    health_port: Annotated[
-        int | None, typer.Option(help="plain health port beside mutual TLS; 0: none")
-    ] = None,
-    otlp_endpoint: Annotated[str | None, typer.Option(help="OTLP collector, host:port")] = None,
-    grace_s: Annotated[float | None, typer.Option(help="seconds to finish sessions after SIGTERM")] = None,
-) -> None:
-    """Serve a source of guesses: it runs ahead, the verifier decides."""
-    given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
+async def _serve(settings: Settings) -> int:
     from drafter_service.serve import serve  # noqa: PLC0415  loaded only by the process that serves
 
-    try:
-        sys.exit(asyncio.run(serve(Settings(**given), announce)))
-    except (ForerunError, ValidationError) as error:
-        # Settings that cannot be served are the caller's to mend: a sentence, not a traceback.
-        typer.echo(str(error), err=True)
-        sys.exit(2)
+    return await serve(settings, announce)
+
+
+run = command(Settings, _serve, "Serve a source of guesses: it runs ahead, the verifier decides.")
 
 
 def announce(address: str) -> None:
@@ -62,7 +24,7 @@ def announce(address: str) -> None:
 
 def main() -> None:
     """Entry point of `python -m drafter_service`."""
-    app()
+    execute(run)
 
 
 if __name__ == "__main__":

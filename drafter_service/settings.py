@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from forerun.wire.settings import Dtype, GraceS, KvPoolMib, Listen, ServiceSettings, Threads
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Flags of `forerun drafter`; each is also the variable FORERUN_<NAME>."""
 
-    model_config = SettingsConfigDict(env_prefix="FORERUN_", frozen=True, extra="ignore")
-
-    source: str = "ngram"
-    name: str = ""
-    listen: str = "127.0.0.1:7101"
-    dtype: str = "bfloat16"
-    threads: int = Field(default=0, ge=0)
-    kv_pool_mib: int = Field(default=0, ge=0)
-    max_sessions: int = Field(default=64, ge=1)
-    allow_verifiers: str = "loopback"
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_ca: Path | None = None
-    insecure: bool = False
-    metrics_port: int = Field(default=0, ge=0, le=65535)
-    health_port: int = Field(default=0, ge=0, le=65535)
-    otlp_endpoint: str = ""
-    grace_s: float = Field(default=5.0, ge=0)
+    source: str = Field(default="ngram", description="ngram, model:SPEC or replay:FILE")
+    name: str = Field(default="", description="stable name of this drafter; default: host and port")
+    listen: Listen = "127.0.0.1:7101"
+    dtype: Dtype = "bfloat16"
+    threads: Threads = 0
+    kv_pool_mib: KvPoolMib = 0
+    max_sessions: int = Field(default=64, ge=1, description="sessions drafted for at once")
+    allow_verifiers: str = Field(
+        default="loopback", description="globs host:port, comma separated, of verifiers it may dial"
+    )
+    grace_s: GraceS = 5.0

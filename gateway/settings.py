@@ -6,29 +6,31 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from forerun.wire.settings import ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Flags of `forerun gateway`; each is also the variable FORERUN_<NAME>."""
 
-    model_config = SettingsConfigDict(env_prefix="FORERUN_", frozen=True, extra="ignore")
-
-    verifiers: str = "127.0.0.1:7001"
-    drafters: str = ""
-    redis_url: str = "redis://127.0.0.1:6379/0"
-    http: str = "127.0.0.1:8080"
-    grpc: str = "127.0.0.1:8081"
-    api_keys_file: Path | None = None
-    acceptance: Literal["auto", "rejection", "coupled"] = "auto"
-    lease_s: float = Field(default=5.0, gt=0)
-    detach_grace_s: float = Field(default=10.0, ge=0)
-    session_ttl_s: float = Field(default=24 * 3600.0, gt=0)
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_ca: Path | None = None
-    insecure: bool = False
-    metrics_port: int = Field(default=0, ge=0, le=65535)
-    health_port: int = Field(default=0, ge=0, le=65535)
-    otlp_endpoint: str = ""
-    grace_s: float = Field(default=30.0, ge=0)
+    verifiers: str = Field(default="127.0.0.1:7001", description="host:port,… or dns:///name:port")
+    drafters: str = Field(default="", description="the same; empty: none")
+    redis_url: str = Field(
+        default="redis://127.0.0.1:6379/0",
+        description="redis://, rediss://, redis+sentinel:// or redis+cluster://",
+    )
+    http: str = Field(default="127.0.0.1:8080", description="host:port of the HTTP door")
+    grpc: str = Field(default="127.0.0.1:8081", description="host:port of the gRPC door")
+    api_keys_file: Path | None = Field(default=None, description="one API key a line; none: no key needed")
+    acceptance: Literal["auto", "rejection", "coupled"] = Field(
+        default="auto", description="auto, rejection or coupled, for requests that leave it open"
+    )
+    lease_s: float = Field(
+        default=5.0, gt=0, description="seconds until a lost gateway's sessions may be taken over"
+    )
+    detach_grace_s: float = Field(
+        default=10.0, ge=0, description="seconds an answer goes on without a client"
+    )
+    session_ttl_s: float = Field(
+        default=24 * 3600.0, gt=0, description="seconds a session is kept after its last use"
+    )

@@ -63,7 +63,7 @@ async def test_it_says_that_it_is_ready_serves_and_ends_cleanly(number):
         (["--listen", "0.0.0.0:0"], "--insecure"),
         (["--listen", "127.0.0.1"], "host:port"),
         (["--allow-verifiers", "somewhere"], "somewhere"),
-        (["--max-sessions", "0"], "max_sessions"),
+        (["--max-sessions", "0"], "--max-sessions 0 cannot be used"),
         (["--tls-cert", "/nowhere.pem"], "/nowhere.pem"),
     ],
 )

@@ -60,7 +60,7 @@ async def test_it_says_that_it_is_ready_serves_and_ends_cleanly(
         (("--listen", "0.0.0.0:0", "--insecure"), "--advertise"),
         (("--listen", "nonsense"), "nonsense"),
         (("--dtype", "int3"), "int3"),
-        (("--max-sessions", "0"), "max_sessions"),
+        (("--max-sessions", "0"), "--max-sessions 0 cannot be used"),
         (("--tls-cert", "/nowhere.pem", "--model", "/nowhere/at/all"), "/nowhere.pem"),
     ],
 )
