@@ -58,6 +58,7 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> int:
         allowed = AllowList.parse(
             [text.strip() for text in settings.allow_verifiers.split(",") if text.strip()]
         )
+        server.check_free()  # refused now rather than after loading
         async with open_source(settings.source, partial(_load, settings)) as source:
             await _serve(settings, server, source, Channels(tls), allowed, stop, announce)
     finally:

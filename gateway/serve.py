@@ -72,6 +72,7 @@ async def _serve(settings: Settings, stop: asyncio.Event, announce: Callable[[st
         insecure=settings.insecure,
         services=(GATEWAY_SERVICE,),
         health_port=settings.health_port or None,
+        flag="grpc",
     )
     http = HttpServer(create_app(gateway, keys), settings.http, tls, insecure=settings.insecure)
     rpc.add_GatewayServiceServicer_to_server(GatewayServicer(gateway, keys), server.grpc)

@@ -60,15 +60,15 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> int:
 
 def _server(settings: Settings) -> Server:
     tls = Tls(settings.tls_cert, settings.tls_key, settings.tls_ca)
-    if tls.enabled:
-        tls.server_credentials()  # unreadable files are refused now rather than after loading
-    return Server(
+    server = Server(
         settings.listen,
         tls,
         insecure=settings.insecure,
         services=(SERVICE,),
         health_port=settings.health_port or None,
     )
+    server.check_free()  # refused now rather than after loading
+    return server
 
 
 def _load(settings: Settings) -> tuple[Engine, TokenizerFiles]:

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection
 
 from forerun.errors import FailedPrecondition, InvalidRequest
 from forerun.wire.address import Address
+from forerun.wire.binding import check_free
 from forerun.wire.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES, MAX_REPLY_BYTES
 from forerun.wire.live_calls import LiveCalls
 from forerun.wire.status import ServicerErrors
@@ -36,7 +37,7 @@ class Server:
     Register servicers on `.grpc`, then `start`. Health is NOT_SERVING for every name in `services` (and for
     "", the whole server) until `set_serving(True)`. Refuses (InvalidRequest) an address beyond loopback
     without TLS unless `insecure`. `health_port`: a second port without TLS on the same host that answers
-    health checks only, for probes that hold no certificate.
+    health checks only, for probes that hold no certificate. `flag`: by which the address was given.
     """
 
     def __init__(
@@ -47,15 +48,17 @@ class Server:
         insecure: bool,
         services: Sequence[str],
         health_port: int | None = None,
+        flag: str = "listen",
     ) -> None:
-        self._address = Address.parse(address, "listen")
+        self._address = Address.parse(address, flag)
+        self._flag = flag
         self._tls = tls
         if not (self._address.is_loopback or tls.enabled or insecure):
             raise InvalidRequest(
                 f"{address} can be reached from other machines: give --tls-cert, --tls-key and --tls-ca, "
                 "or --insecure on a network that is trusted",
                 reason="INSECURE_BIND",
-                field="listen",
+                field=flag,
             )
         self._names = ("", *services)
         self._health_port = health_port
@@ -74,10 +77,17 @@ class Server:
         """Calls of our own services in progress."""
         return self._calls.count
 
+    def check_free(self) -> None:
+        """Return if `start` would find its ports free and its certificate readable; else raise as it would."""
+        self._credentials()
+        check_free(self._address, self._flag)
+        if self._health_port is not None:
+            check_free(Address(self._address.host, self._health_port), "health-port")
+
     async def start(self) -> int:
         """Listen; return the bound port. Raises FailedPrecondition (CANNOT_BIND) when the port is taken."""
-        credentials = self._tls.server_credentials() if self._tls.enabled else None
-        port = _bind(self.grpc, self._address, credentials)
+        self.check_free()
+        port = _bind(self.grpc, self._address, self._credentials())
         await self.set_serving(False)
         if self._health_port is not None:
             self._probes = grpc.aio.server(options=SERVER_OPTIONS)
@@ -91,6 +101,9 @@ class Server:
     def health_port(self) -> int | None:
         """The bound port of the probes; None without one."""
         return self._health_port
+
+    def _credentials(self) -> grpc.ServerCredentials | None:
+        return self._tls.server_credentials() if self._tls.enabled else None
 
     async def set_serving(self, serving: bool) -> None:
         """Tell health checks and watches, for every service, whether calls are welcome."""
@@ -114,9 +127,16 @@ class Server:
 
 
 def _bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCredentials | None) -> int:
+    """Bind an address that was free a moment ago; return its port."""
     try:
         if credentials is None:
             return server.add_insecure_port(str(address))
         return server.add_secure_port(str(address), credentials)
     except RuntimeError as error:
-        raise FailedPrecondition(f"cannot listen on {address}: {error}", reason="CANNOT_BIND") from error
+        # gRPC says the same whatever the reason; it has logged which.
+        why = (
+            "it was free a moment ago: try again"
+            if credentials is None
+            else "the files of --tls-cert, --tls-key and --tls-ca do not make a certificate, its key and a CA"
+        )
+        raise FailedPrecondition(f"cannot listen on {address}: {why}", reason="CANNOT_BIND") from error

@@ -100,7 +100,9 @@ def _serve_metrics(host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
         return start_http_server(port, addr=host)
     except OSError as error:
         raise FailedPrecondition(
-            f"cannot serve metrics on {host}:{port}: {error.strerror}", reason="CANNOT_BIND"
+            f"cannot serve metrics on {host}:{port}: {error.strerror or error}; choose another with --metrics-port",
+            reason="CANNOT_BIND",
+            field="metrics-port",
         ) from error
 
 

@@ -9,11 +9,13 @@ import ssl
 import uvicorn
 from fastapi import FastAPI
 
-from forerun.errors import FailedPrecondition, InvalidRequest
+from forerun.errors import InvalidRequest
 from forerun.wire.address import Address
+from forerun.wire.binding import cannot_listen
 from forerun.wire.tls import Tls
 
 BACKLOG = 2048
+FLAG = "http"  # by which its address is given
 
 
 class HttpServer:
@@ -24,13 +26,13 @@ class HttpServer:
     """
 
     def __init__(self, app: FastAPI, address: str, tls: Tls, *, insecure: bool) -> None:
-        self._address = Address.parse(address, "http")
+        self._address = Address.parse(address, FLAG)
         if not (self._address.is_loopback or tls.enabled or insecure):
             raise InvalidRequest(
                 f"{address} can be reached from other machines: give --tls-cert, --tls-key and --tls-ca, "
                 "or --insecure on a network that is trusted",
                 reason="INSECURE_BIND",
-                field="http",
+                field=FLAG,
             )
         if tls.enabled:
             tls.server_credentials()  # names a file that is missing or no PEM
@@ -73,13 +75,13 @@ def _listen(address: Address) -> socket.socket:
         # on others Nagle's algorithm holds each chunk of a stream back until the one before was acknowledged.
         listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     except OSError as error:
-        raise FailedPrecondition(f"cannot listen on {address}: {error}", reason="CANNOT_BIND") from error
+        raise cannot_listen(address, FLAG, error) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(target)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise FailedPrecondition(f"cannot listen on {address}: {error}", reason="CANNOT_BIND") from error
+        raise cannot_listen(address, FLAG, error) from error
     listener.setblocking(False)
     return listener

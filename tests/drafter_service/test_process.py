@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -74,3 +75,18 @@ async def test_what_cannot_be_served_is_a_sentence_and_a_status(flags, word):
     assert (process.returncode, out) == (2, b"")
     assert word in err.decode()
     assert "Traceback" not in err.decode()
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--health-port", "--metrics-port"])
+async def test_a_taken_port_is_one_line_with_the_flag_that_chooses_another(flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        value = f"127.0.0.1:{port}" if flag == "--listen" else str(port)
+        process = await launch("--listen", "127.0.0.1:0", flag, value)
+        async with asyncio.timeout(60):
+            out, err = await process.communicate()
+    assert (process.returncode, out) == (2, b"")
+    (line,) = err.decode().splitlines()
+    assert line.startswith("forerun: cannot ")
+    assert f"127.0.0.1:{port}: Address already in use; " in line
+    assert line.endswith(f"choose another with {flag}")

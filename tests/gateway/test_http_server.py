@@ -51,6 +51,10 @@ async def test_a_port_that_is_taken_is_said_to_be(gateway) -> None:
         with pytest.raises(FailedPrecondition) as refused:
             await server.start()
     assert refused.value.reason == "CANNOT_BIND"
+    assert str(refused.value) == (
+        f"cannot listen on {url.removeprefix('http://')}: Address already in use; stop what listens there, or choose "
+        "another with --http"
+    )
 
 
 async def test_stopping_cuts_what_outlasts_the_grace_and_detaches_it(gateway) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -72,3 +73,16 @@ async def test_settings_that_cannot_be_served_cost_one_sentence(flags: tuple[str
     assert words in err.decode()
     assert "Traceback" not in err.decode()
     assert out == b""
+
+
+async def test_a_taken_port_is_one_line_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        process = await launch("--model", "/nowhere/at/all", "--listen", address)
+        async with asyncio.timeout(120):
+            out, err = await process.communicate()
+    assert (process.returncode, out) == (2, b"")
+    assert err.decode() == (
+        f"forerun: cannot listen on {address}: Address already in use; stop what listens there, or choose another "
+        "with --listen\n"
+    )

@@ -100,8 +100,45 @@ async def test_a_taken_port_is_an_error_not_a_share():
         server = Server(f"127.0.0.1:{port}", Tls(), insecure=False, services=[SERVICE])
         with pytest.raises(FailedPrecondition) as caught:
             await server.start()
+        with pytest.raises(FailedPrecondition) as foretold:
+            server.check_free()
         await server.drain_and_stop(0)
     assert caught.value.reason == "CANNOT_BIND"
+    assert str(caught.value) == str(foretold.value)
+    assert str(caught.value) == (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; stop what listens there, or choose another "
+        "with --listen"
+    )
+    server.check_free()
+
+
+async def test_a_taken_health_port_is_said_to_be_that():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Server("127.0.0.1:0", Tls(), insecure=False, services=[SERVICE], health_port=port)
+        with pytest.raises(FailedPrecondition, match=rf"127.0.0.1:{port}: .* --health-port$"):
+            await server.start()
+        await server.drain_and_stop(0)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+async def test_an_address_of_another_machine_is_one_sentence(host):
+    server = Server(f"{host}:7", Tls(), insecure=True, services=[SERVICE], flag="grpc")
+    with pytest.raises(FailedPrecondition) as caught:
+        await server.start()
+    await server.drain_and_stop(0)
+    assert str(caught.value).startswith(f"cannot listen on {host}:7: ")
+    assert str(caught.value).endswith("; choose another with --grpc")
+    assert caught.value.field == "grpc"
+
+
+async def test_files_that_make_no_certificate_are_not_called_a_taken_port(tmp_path):
+    pem = tmp_path / "any.pem"
+    pem.write_text("-----BEGIN NOTHING-----\n")
+    server = Server("127.0.0.1:0", Tls(pem, pem, pem), insecure=False, services=[SERVICE])
+    with pytest.raises(FailedPrecondition, match="--tls-cert, --tls-key and --tls-ca do not make"):
+        await server.start()
+    await server.drain_and_stop(0)
 
 
 async def test_two_of_our_servers_do_not_share_a_port(start):

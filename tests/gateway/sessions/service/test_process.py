@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from contextlib import suppress
 
@@ -113,3 +114,29 @@ async def test_settings_that_cannot_be_served_are_a_sentence(verifier):
     assert out == b""
     assert b"--insecure" in err
     assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize("flag", ["--grpc", "--http"])
+async def test_a_taken_port_is_one_line_with_the_flag_that_chooses_another(verifier, shared_valkey, flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gateway", "--verifiers", verifier.address),
+            *(
+                "--redis-url",
+                shared_valkey.url,
+                "--grpc",
+                "127.0.0.1:0",
+                "--http",
+                "127.0.0.1:0",
+                flag,
+                address,
+            ),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+    assert (process.returncode, out) == (2, b"")
+    (line,) = [line for line in err.decode().splitlines() if not line.startswith("{")]
+    assert line.startswith(f"forerun: cannot listen on {address}: Address already in use; ")
+    assert line.endswith(f"choose another with {flag}")
