@@ -31,31 +31,58 @@ class VerifierLost(Exception):  # noqa: N818 - an event that is handled, not an 
 
 
 class Decoding:
-    """An open call: `started` once, then `settled` until one has a finish reason; both raise VerifierLost."""
+    """An open call: `started` once, then `settled` until one has a finish reason; both raise VerifierLost.
+
+    Messages are read as they come, so that all that came while a commit was under way is the next one's.
+    """
 
     def __init__(self, call: Any, stall_s: float) -> None:
         self._call = call
         self._stall_s = stall_s
+        self._messages: list[verifier_pb2.DecodeResponse] = []
+        self._lost: VerifierLost | None = None  # after what is in `_messages`
+        self._news = asyncio.Event()
 
     async def started(self) -> verifier_pb2.Started:
         """The first message."""
-        message = await self._read()
-        if message.WhichOneof("event") != "started":
+        (message, *self._messages) = await self._some()
+        if not message.HasField("started"):
             raise _broken("its first message is not `started`")
         return message.started
 
-    async def settled(self) -> Settled:
-        """The next settled tokens; an end among them is the verifier's last word."""
-        message = await self._read()
-        if message.WhichOneof("event") != "settled":
+    async def settled(self) -> list[Settled]:
+        """What was settled since the last call, oldest first; an end among it is the verifier's last word."""
+        messages = await self._some()
+        if not all(message.settled for message in messages):
             raise _broken("it says something else than `settled`")
         try:
-            settled = settled_from_proto(message.settled)
+            settled = [settled_from_proto(one) for message in messages for one in message.settled]
         except InvalidRequest as error:
             raise _broken(error.message) from error
-        if settled.finish_reason not in _ENDS:
-            raise _broken(f"it ended the session with {settled.finish_reason.name}")
+        for one in settled:
+            if one.finish_reason not in _ENDS:
+                raise _broken(f"it ended the session with {one.finish_reason.name}")
         return settled
+
+    async def _some(self) -> list[verifier_pb2.DecodeResponse]:
+        """At least one message; raises what ended the call once there is none."""
+        while not self._messages:
+            if self._lost is not None:
+                raise self._lost
+            self._news.clear()
+            await self._news.wait()
+        messages, self._messages = self._messages, []
+        return messages
+
+    async def read_on(self) -> None:
+        """Read until the call says nothing more."""
+        while self._lost is None:
+            try:
+                message = await self._read()
+                self._messages.append(message)
+            except VerifierLost as lost:
+                self._lost = lost
+            self._news.set()
 
     async def _read(self) -> verifier_pb2.DecodeResponse:
         try:
@@ -90,7 +117,13 @@ async def decode(
         except (Unavailable, grpc.aio.UsageError) as error:
             raise VerifierLost(Unavailable("the verifier is not connected", reason="REPLICA_LOST")) from error
         stack.callback(call.cancel)
-        yield Decoding(call, patience.stall_s)
+        decoding = Decoding(call, patience.stall_s)
+        reading = asyncio.create_task(decoding.read_on())
+        try:
+            yield decoding
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
 
 def _broken(what: str) -> VerifierLost:

@@ -201,9 +201,12 @@ class Generation:
     async def _commit_all(self, decoding: Decoding, holdback: Holdback) -> End:
         while True:
             settled = await decoding.settled()
-            if settled.base != holdback.length:
-                gap = f"the verifier settled at {settled.base}, not {holdback.length}"
-                raise VerifierLost(InternalFault(gap, reason="PROTOCOL"))
+            length = holdback.length
+            for one in settled:
+                if one.base != length:
+                    gap = f"the verifier settled at {one.base}, not {length}"
+                    raise VerifierLost(InternalFault(gap, reason="PROTOCOL"))
+                length += len(one.token_ids)
             entry = holdback.take(settled)
             if entry is None:
                 continue
@@ -225,6 +228,7 @@ class Generation:
             noise_key=turn.noise_key,
             max_tokens=turn.max_tokens,
             ignore_end_tokens=turn.ignore_end_tokens,
+            no_draft=turn.no_draft,
         )
 
     async def _assist(self, started: verifier_pb2.Started) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from forerun.core.types import FinishReason, Settled
@@ -26,19 +27,19 @@ class Holdback:
         self._search.push(token_ids[turn.prompt_length :])
         self._waiting: list[Settled] = []
 
-    def take(self, settled: Settled) -> Entry | None:
-        """What can be committed now that these tokens are settled; None if nothing.
+    def take(self, settled: Sequence[Settled]) -> Entry | None:
+        """What can be committed now that these tokens are settled, oldest first; None if nothing.
 
         One with a finish reason is the last: a complete stop string or the verifier's end came.
         """
-        self.length += len(settled.token_ids)
-        self._waiting.append(replace(settled, finish_reason=FinishReason.NONE))
-        self._search.push(settled.token_ids)
-        cut = self._search.cut
-        if cut is not None:
-            return self._release(self._search.num_safe, FinishReason.STOP, cut)
-        if settled.finish_reason is not FinishReason.NONE:
-            return self._release(self.length - self._prompt_length, settled.finish_reason, None)
+        for one in settled:
+            self.length += len(one.token_ids)
+            self._waiting.append(replace(one, finish_reason=FinishReason.NONE))
+            self._search.push(one.token_ids)
+            if self._search.cut is not None:
+                return self._release(self._search.num_safe, FinishReason.STOP, self._search.cut)
+            if one.finish_reason is not FinishReason.NONE:
+                return self._release(self.length - self._prompt_length, one.finish_reason, None)
         return self._release(self._search.num_safe, FinishReason.NONE, None)
 
     def _release(self, num_answer: int, finish: FinishReason, cut: int | None) -> Entry | None:

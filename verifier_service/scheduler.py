@@ -26,6 +26,7 @@ from forerun.engine.executor import EngineThread
 from forerun.engine.interface import Engine, PoolFullError, Segment
 from forerun.errors import InternalFault
 from verifier_service import metrics
+from verifier_service.own_lookup import SOURCE
 from verifier_service.session import Session
 from verifier_service.sessions import Sessions
 from verifier_service.tracing import trace_pass
@@ -70,12 +71,21 @@ class Pass:
 class Scheduler:
     """Makes passes for as long as there are sessions; sleeps when there are none."""
 
-    def __init__(self, engine: Engine, thread: EngineThread, sessions: Sessions, pacing: Pacing) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        thread: EngineThread,
+        sessions: Sessions,
+        pacing: Pacing,
+        *,
+        lookup: bool = False,
+    ) -> None:
         self._engine = engine
         self._thread = thread
         self._sessions = sessions
         self._pacing = pacing
         self._prompt_cost = PromptCost()
+        self._lookup = lookup  # draft by look-up for every session that wants drafts
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -109,6 +119,8 @@ class Scheduler:
             if not session.opened and not session.finished:
                 held = await self._thread.run(self._engine.open, session.key, session.tree.token_ids)
                 session.opened, session.computed, session.ready_ns = True, held, time.monotonic_ns()
+                if self._lookup and not session.order.no_draft and session.lookup is None:
+                    session.look_up(self._pacing.survival(SOURCE))
                 if session.finished:  # cancelled while it was opened
                     self._sessions.ended.append(session)
 
@@ -140,7 +152,7 @@ class Scheduler:
             depths = [s.computed for s in prompts]
             budget = self._prompt_cost.rows_beside(plain_us, depths, PREFILL_ROWS_BESIDE_DECODING)
         budget = min(budget, MAX_ROWS - len(decoding), sum(s.num_pending for s in prompts))
-        lengths = self._pacing.allot([s.outlook() for s in decoding], budget, MAX_ROWS)
+        lengths = self._pacing.allot([s.at_hand() for s in decoding], budget, MAX_ROWS)
         turns = [Turn(s, 1, *s.plan(length), draws=True) for s, length in zip(decoding, lengths, strict=True)]
         for index, session in enumerate(prompts):
             share = min(session.num_pending, budget, max(budget // (len(prompts) - index), 1))
@@ -230,6 +242,12 @@ class Scheduler:
             self._sessions.finish(session, settled)
 
     def _tell_drafters(self, session: Session, outcome: Outcome, settled: Settled) -> None:
+        if session.lookup:
+            session.credit(session.lookup, outcome)
+            session.lookup.window = self._pacing.window(
+                session.lookup.survival, session.lookup.num_passes, session.window
+            )
+            session.lookup.next_length = self._pacing.burst_length(session.lookup.survival)
         now = time.monotonic_ns()
         for stream in list(session.streams.values()):
             if stream.unread(now):

@@ -101,12 +101,14 @@ async def _serve(
         sessions,
         pacing,
         capacity=engine.capacity,
+        rest_s=settings.flush_ms / 1000,
         trusted_drafters=[name.strip() for name in settings.trusted_drafters.split(",") if name.strip()],
     )
     rpc.add_VerifierServiceServicer_to_server(verifier, server.grpc)
     port = await server.start()
     verifier.advertised_address = advertised(settings.listen, port, settings.advertise)
-    passes = asyncio.create_task(Scheduler(engine, thread, sessions, pacing).run(), name="scheduler")
+    scheduler = Scheduler(engine, thread, sessions, pacing, lookup=settings.lookup)
+    passes = asyncio.create_task(scheduler.run(), name="scheduler")
     stopping = asyncio.create_task(stop.wait())
     try:
         await server.set_serving(True)

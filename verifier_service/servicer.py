@@ -42,6 +42,7 @@ class Verifier(rpc.VerifierServiceServicer):
         pacing: Pacing,
         *,
         capacity: int,
+        rest_s: float = 0.0,
         trusted_drafters: Iterable[str] = (),
     ) -> None:
         self._model = model
@@ -50,6 +51,7 @@ class Verifier(rpc.VerifierServiceServicer):
         self._pacing = pacing
         self.advertised_address = ""  # known once the server listens, before it serves
         self._capacity = capacity
+        self._rest_s = rest_s  # of a Decode stream between two messages
         self._trusted = frozenset(trusted_drafters)
 
     async def GetModel(
@@ -78,8 +80,8 @@ class Verifier(rpc.VerifierServiceServicer):
                 model=convert.model_to_proto(self._model),
             )
             yield pb.DecodeResponse(started=started)
-            async for settled in session.settled():
-                yield pb.DecodeResponse(settled=convert.settled_to_proto(settled))
+            async for burst in session.bursts(self._rest_s):
+                yield pb.DecodeResponse(settled=[convert.settled_to_proto(settled) for settled in burst])
         finally:
             self._sessions.end(session, FinishReason.CANCELLED)
 
@@ -197,6 +199,7 @@ class Verifier(rpc.VerifierServiceServicer):
             noise_key=request.noise_key,
             last_position=last,
             end_token_ids=frozenset() if request.ignore_end_tokens else frozenset(self._model.end_token_ids),
+            no_draft=request.no_draft,
         )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from opentelemetry.context import Context
@@ -16,9 +17,10 @@ from forerun.core.pacing import Outlook
 from forerun.core.survival import Survival
 from forerun.core.types import FinishReason, Mode, Sampling, Settled, Snapshot, Verdict
 from forerun.errors import ForerunError
-from verifier_service.stream import DraftStream
+from verifier_service.own_lookup import OwnLookup
+from verifier_service.stream import DraftStream, Source
 
-NOTHING = Survival()  # of a session without drafters; never consulted for a plan
+NOTHING = Survival()  # of a session without drafts; never consulted for a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class DecodeOrder:
     noise_key: bytes
     last_position: int
     end_token_ids: frozenset[int]
+    no_draft: bool = False  # the verifier's own look-up stays out of it
 
     @property
     def already_over(self) -> FinishReason:
@@ -64,9 +67,11 @@ class Session:
     wait_ns: int = 0  # of that, time spent waiting for drafts
     num_prefilled: int = 0  # prompt rows computed since its last settled token
     streams: dict[int, DraftStream] = field(default_factory=dict)
+    lookup: OwnLookup | None = None
     tree: DraftTree = field(init=False)
     decider: Decider = field(init=False)
     _outbox: asyncio.Queue[Settled | ForerunError] = field(default_factory=asyncio.Queue)
+    _over: asyncio.Event = field(default_factory=asyncio.Event)  # the last thing to tell is in the outbox
     _last_stream: int = 0
 
     def __post_init__(self) -> None:
@@ -99,28 +104,66 @@ class Session:
         The stream is chosen by what earlier passes accepted and the length by counts alone, never by the
         tokens drafted (selection rule).
         """
-        if self.tree.merge:
-            return self.tree.plan(min(length, self.room)), None
-        proven = self.proven_stream()
+        source = self.proven_source()
+        if source is None:
+            return (), None
+        number = None if self.tree.merge else source.number
+        length = min(length, self.room)
+        if length and self._may_look_up(number) and self.lookup:
+            self.lookup.draft(length)
+        return self.tree.plan(length, number), number
+
+    def look_up(self, survival: Survival) -> None:
+        """From now on the verifier drafts for this session itself where no drafter has."""
+        self.lookup = OwnLookup(self.tree, survival, self.window)
+
+    def _may_look_up(self, number: int | None) -> bool:
+        """Whether look-up is what the next pass could check: nothing drafted hangs from the head."""
+        lookup = self.lookup
         return (
-            (self.tree.plan(min(length, self.room), proven.number), proven.number) if proven else ((), None)
+            lookup is not None
+            and lookup.window > 0
+            and number in {None, lookup.number}
+            and not self.tree.children(None, number)
         )
 
     def proven_stream(self) -> DraftStream | None:
-        """The stream that earlier passes accepted most of; the first to attach on ties."""
+        """The attached stream that earlier passes accepted most of; the first to attach on ties."""
         return max(self.streams.values(), key=lambda s: (s.num_accepted, -s.number), default=None)
 
-    def outlook(self) -> Outlook:
-        """What this session offers the next pass, as pacing sees it."""
+    def proven_source(self) -> Source | None:
+        """The source to check where one must be chosen: a drafter that has not been stopped, else look-up."""
         proven = self.proven_stream()
-        available = (
-            self.tree.depth(proven.number if proven and not self.tree.merge else None) if proven else 0
-        )
-        owing = None
-        if proven and not available and proven.owes(self.base) and proven.turnaround_ns:
-            owing = proven.turnaround_ns / 1000
-        survival = proven.survival if proven else NOTHING
-        return Outlook(survival, min(available, self.room), owing, proven.answers if proven else 0.0)
+        return proven if proven and (proven.window or not self.lookup) else self.lookup
+
+    def at_hand(self) -> Outlook:
+        """What a pass made now could check: drafts in the tree, else what look-up may find."""
+        source = self.proven_source()
+        number = source.number if source and not self.tree.merge else None
+        if first := self.tree.plan(1, number):
+            drafted = max(
+                (s for s in self._sources() if s.number in first[0].owners), key=lambda s: s.survival.at(0)
+            )
+            return Outlook(drafted.survival, min(self.tree.depth(number), self.room))
+        if self.lookup and self._may_look_up(number):
+            return Outlook(self.lookup.survival, min(self.lookup.next_length, self.room))
+        return Outlook(NOTHING, 0)
+
+    def outlook(self) -> Outlook:
+        """What is at hand, or what a drafter owes where nothing drafted is there and that promises more."""
+        proven = self.proven_stream()
+        if (
+            proven is not None
+            and proven.turnaround_ns
+            and proven.owes(self.base)
+            and not self.tree.num_nodes
+            and (self.lookup is None or proven.promise > self.lookup.promise)
+        ):
+            return Outlook(proven.survival, 0, proven.turnaround_ns / 1000, proven.answers)
+        return self.at_hand()
+
+    def _sources(self) -> list[Source]:
+        return [*self.streams.values(), *([self.lookup] if self.lookup else [])]
 
     @property
     def room(self) -> int:
@@ -129,20 +172,19 @@ class Session:
 
     def owed(self) -> bool:
         """Whether nothing is there to check and the drafter that counts has not yet spoken about this text."""
-        proven = self.proven_stream()
-        return proven is not None and not self.tree.num_nodes and proven.owes(self.base)
+        return self.outlook().turnaround_us is not None
 
-    def credit(self, stream: DraftStream, outcome: Outcome) -> tuple[int, int]:
-        """Count how many of the tested and of the accepted nodes were this stream's; return both."""
-        accepted = sum(stream.number in node.owners for node in outcome.accepted)
-        tested = accepted + any(stream.number in node.owners for node in outcome.refused)
-        stream.learn(tested, accepted)
+    def credit(self, source: Source, outcome: Outcome) -> tuple[int, int]:
+        """Count how many of the tested and of the accepted nodes were this source's; return both."""
+        accepted = sum(source.number in node.owners for node in outcome.accepted)
+        tested = accepted + any(source.number in node.owners for node in outcome.refused)
+        source.learn(tested, accepted)
         return tested, accepted
 
     def source_of(self, outcome: Outcome) -> str:
         """Name the source whose token was tested first; empty when none was."""
         owners = next((node.owners for node in (*outcome.accepted, *outcome.refused)), set[int]())
-        return next((s.source for s in self.streams.values() if s.number in owners), "")
+        return next((s.source for s in self._sources() if s.number in owners), "")
 
     def cut(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason]:
         """Return the leading tokens up to the earliest end, and which end that is.
@@ -194,20 +236,35 @@ class Session:
     def tell(self, settled: Settled) -> None:
         """Queue what a pass settled for the gateway; bounded by the tokens the session has left."""
         self._outbox.put_nowait(settled)
+        if settled.finish_reason is not FinishReason.NONE:
+            self._over.set()
 
     def fail(self, error: ForerunError) -> None:
         """End the session with an error, after what was settled before."""
         self._outbox.put_nowait(error)
+        self._over.set()
 
-    async def settled(self) -> AsyncIterator[Settled]:
-        """Yield what passes settle, in order, until the end; raise the error the session ended with."""
+    async def bursts(self, rest_s: float) -> AsyncIterator[tuple[Settled, ...]]:
+        """Yield what passes settle, in order, until the end; raise the error the session ended with.
+
+        The first comes at once; after each the stream rests for `rest_s`, and what is settled meanwhile comes
+        together. An end is not waited with.
+        """
         while True:
-            item = await self._outbox.get()
-            if isinstance(item, ForerunError):
-                raise item
-            yield item
-            if item.finish_reason is not FinishReason.NONE:
+            items = [await self._outbox.get()]
+            while not self._outbox.empty():
+                items.append(self._outbox.get_nowait())
+            burst = tuple(item for item in items if isinstance(item, Settled))
+            if burst:
+                yield burst
+            if isinstance(items[-1], ForerunError):
+                raise items[-1]
+            if burst[-1].finish_reason is not FinishReason.NONE:
                 return
+            if rest_s:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(rest_s):
+                        await self._over.wait()
 
     def end_streams(self, reason: FinishReason) -> None:
         """Tell every drafter that the session is over."""

@@ -1,4 +1,4 @@
-"""One drafter's stream in one session: what it was told and what it still has to answer."""
+"""A source of drafts in one session; a drafter's stream, what it was told and what it still has to answer."""
 
 from __future__ import annotations
 
@@ -14,27 +14,50 @@ from forerun.core.types import FinishReason, Verdict
 UNREAD_LIMIT_NS = 5_000_000_000  # a drafter that leaves a verdict unread this long is detached
 
 
-class DraftStream:
+class Source:
+    """Whose drafts a session's tree holds under `number`, and what passes made of them."""
+
+    def __init__(self, number: int, source: str, survival: Survival) -> None:
+        self.number = number
+        self.source = source
+        self.survival = survival
+        self.num_passes = 0
+        self.num_accepted = 0
+        self.window = 1  # undecided tokens it may have now; 0: it is to stop
+        self.answers = 1.0  # learned: share of the times it was heard when it had tokens
+
+    def learn(self, num_tested: int, num_accepted: int) -> None:
+        """Take in what one pass decided about this source's tokens."""
+        self.num_passes += 1
+        self.num_accepted += num_accepted
+        if num_tested:
+            self.survival.observe(num_tested, num_accepted)
+
+    def answered(self, num_tokens: int) -> None:
+        """It spoke once more about a new text, with tokens or with none."""
+        self.answers += ((num_tokens > 0) - self.answers) / 8
+
+    @property
+    def promise(self) -> float:
+        """How likely the next token is one of its own, accepted; 0 while it is to stop."""
+        return self.answers * self.survival.at(0) if self.window else 0.0
+
+
+class DraftStream(Source):
     """Verdicts for one drafter, merged while unsent, so that a slow reader costs one message of memory."""
 
     def __init__(self, number: int, drafter: str, source: str, survival: Survival, *, laws: bool) -> None:
-        self.number = number
+        super().__init__(number, source, survival)
         self.drafter = drafter
-        self.source = source
-        self.survival = survival
         self.laws = laws  # its laws are trusted in rejection mode
         self.detached = False
         self.said_end = False  # the last verdict is queued
-        self.num_passes = 0
-        self.num_accepted = 0
-        self.window = 1  # as last told; 0: it was told to stop
         self.answered_base = -1  # the last settled length a message of this stream spoke about
         self.told_ns = time.monotonic_ns()  # when it was last told something
         self._told: deque[tuple[int, int]] = deque(
             maxlen=256
         )  # settled lengths not yet answered, and when told
         self.turnaround_ns = 0  # learned: from verdict to the first message about it; 0 unknown
-        self.answers = 1.0  # learned: share of first messages about a verdict that hold tokens
         self._unsent: Verdict | None = None
         self._unsent_since_ns = 0
         self._wake = asyncio.Event()
@@ -55,13 +78,6 @@ class DraftStream:
         """Whether a verdict has been left unread for longer than a drafter may."""
         return self._unsent is not None and now_ns - self._unsent_since_ns > UNREAD_LIMIT_NS
 
-    def learn(self, num_tested: int, num_accepted: int) -> None:
-        """Take in what one pass decided about this stream's tokens."""
-        self.num_passes += 1
-        self.num_accepted += num_accepted
-        if num_tested:
-            self.survival.observe(num_tested, num_accepted)
-
     def told(self, base: int, now_ns: int) -> None:
         """Note that it was told the settled length `base`."""
         self.told_ns = now_ns
@@ -72,7 +88,7 @@ class DraftStream:
         if base <= self.answered_base:
             return 0
         self.answered_base = base
-        self.answers += ((num_tokens > 0) - self.answers) / 8
+        self.answered(num_tokens)
         told_ns = self.told_ns
         while self._told and self._told[0][0] <= base:
             told_ns = self._told.popleft()[1]
@@ -82,7 +98,7 @@ class DraftStream:
 
     def unanswered(self) -> None:
         """Note that it was waited for in vain: an answer that did not come is one without tokens."""
-        self.answers -= self.answers / 8
+        self.answered(0)
 
     def owes(self, base: int) -> bool:
         """Whether nothing has come yet about the settled length `base`."""

@@ -91,8 +91,10 @@ class Child:
         ready: ReadyLine = service_ready,
         env: Mapping[str, str] | None = None,
         log: Log | None = None,
+        niceness: int = 0,
     ) -> None:
         self.name = name
+        self._niceness = niceness
         self.listeners: list[Log] = [log] if log else []
         self.tail: deque[str] = deque(maxlen=LAST_LINES)
         self._command = command
@@ -118,7 +120,7 @@ class Child:
         self._ready = asyncio.get_running_loop().create_future()
         # A session of its own: Ctrl-C reaches the launcher alone, which stops its children in order.
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *self._command(),
+            sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(self._niceness), *self._command(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -19,6 +19,9 @@ from forerun.errors import Unavailable
 
 Role = Literal["store", "verifier", "drafter", "gateway"]
 LOOPBACK = "127.0.0.1:0"
+# Beside a verifier on the same cores the others take what it leaves: a pass held up by one of them costs every
+# session, a commit or a draft that comes a little later costs nothing.
+BESIDE = 10
 
 
 class LocalService:
@@ -91,17 +94,21 @@ class Stack:
             str(valkey_binary()), "--bind", "127.0.0.1", "--port", port, "--dir", str(folder),
             "--appendonly", "yes", "--appendfsync", fsync, "--save", "", "--daemonize", "no",
         ]  # fmt: skip
-        child = Child("store", lambda: command, ready=valkey_ready, log=self._log)
+        child = Child("store", lambda: command, ready=valkey_ready, log=self._log, niceness=BESIDE)
         return self._add("store", child, {"address": f"redis://127.0.0.1:{port}/0"})
 
-    def add_verifier(self, *extra: str) -> LocalService:
-        """Add a verifier of the stack's model."""
-        flags = ["--model", self.model, "--dtype", self.dtype, *extra]
-        return self._add_listener("verifier", flags, self.shares.verifier)
+    def add_verifier(self, *extra: str, threads: int | None = None, lookup: bool = False) -> LocalService:
+        """Add a verifier of the stack's model; `threads` instead of its share of the cores.
 
-    def add_drafter(self, source: str, *extra: str) -> LocalService:
-        """Add a drafter with this source."""
-        threads = 1 if is_lookup(source) else self.shares.drafter
+        With `lookup` it also drafts itself, from the text of each session.
+        """
+        own = "--lookup" if lookup else "--no-lookup"
+        flags = ["--model", self.model, "--dtype", self.dtype, own, *extra]
+        return self._add_listener("verifier", flags, threads or self.shares.verifier)
+
+    def add_drafter(self, source: str, *extra: str, threads: int | None = None) -> LocalService:
+        """Add a drafter with this source; `threads` instead of its share of the cores."""
+        threads = threads or (1 if is_lookup(source) else self.shares.drafter)
         return self._add_listener("drafter", ["--source", source, "--dtype", self.dtype, *extra], threads)
 
     def add_gateway(
@@ -179,7 +186,8 @@ class Stack:
     def _child(self, role: Role, command: Callable[[], list[str]], threads: int) -> Child:
         number = len(self.by_role(role)) + 1
         name = role if number == 1 else f"{role}-{number}"
-        return Child(name, command, env=environment_for(threads), log=self._log)
+        niceness = 0 if role == "verifier" else BESIDE
+        return Child(name, command, env=environment_for(threads), log=self._log, niceness=niceness)
 
     def _add(self, role: Role, child: Child, addresses: dict[str, str]) -> LocalService:
         service = LocalService(role, child, addresses)

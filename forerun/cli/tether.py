@@ -1,6 +1,6 @@
 """Runs a command that cannot outlive the process that launched it.
 
-Started as a script of its own (`python -I -S tether.py PARENT_PID COMMAND …`), so that nothing of Forerun is
+Started as a script of its own (`python -I -S tether.py PARENT_PID NICENESS COMMAND …`), so that nothing of Forerun is
 imported and nothing runs between fork and exec in the launcher. The kernel's parent-death signal survives
 exec, so even a launcher that is killed with SIGKILL leaves nothing behind. It fires when the launching
 *thread* ends: launch from the main thread. Linux only; elsewhere the command runs untethered.
@@ -27,4 +27,5 @@ def tether(parent: int) -> None:
 
 if __name__ == "__main__":
     tether(int(sys.argv[1]))
-    os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606 (the launcher's own command)
+    os.nice(int(sys.argv[2]))
+    os.execvp(sys.argv[3], sys.argv[3:])  # noqa: S606 (the launcher's own command)

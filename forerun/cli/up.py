@@ -23,8 +23,10 @@ from forerun.cli.progress import prepare, start
 from forerun.cli.stack import LocalService, Stack
 from forerun.engine.cache_folder import cache_folder
 from forerun.engine.cores import usable_cores
-from forerun.errors import Unavailable
+from forerun.errors import ForerunError, Unavailable
 from forerun.wire.address import Address
+from gateway.store.connection import masked
+from gateway.store.store import Store
 
 COLORS = {"store": "magenta", "verifier": "cyan", "drafter": "green", "gateway": "yellow"}
 FIRST_BACKOFF_S = 0.5
@@ -70,12 +72,14 @@ def up(
     console = progress_console()
 
     async def body(kept: Path) -> None:
+        if redis_url:
+            await check_store(redis_url)
         prepare(model, console)
         shares = share_out(usable_cores(), verifiers=1, sources=sources)
         log = _printer(console) if verbose else None
         async with Stack(model=model, dtype=dtype, shares=shares, log=log) as stack:
             store_url = redis_url or stack.add_store(kept, fsync=fsync.value).address
-            verifier = stack.add_verifier()
+            verifier = stack.add_verifier(lookup=not no_draft)
             drafters = [stack.add_drafter(one) for one in sources]
             await start(stack, list(stack.services), console)
             gateway = stack.add_gateway(store_url, [verifier], drafters, http=http, grpc=grpc)
@@ -88,6 +92,20 @@ def up(
 
     with nullcontext(folder) if redis_url else claimed(folder) as kept:
         run(body(kept))
+
+
+async def check_store(url: str) -> None:
+    """The store answers. Raises Unavailable for one that does not, InvalidRequest for what is no Redis URL."""
+    store = Store(url)
+    try:
+        await store.ping()
+    except ForerunError as fault:
+        raise Unavailable(
+            f"no Redis or Valkey answers at {masked(url)} ({fault.__cause__ or fault}): start it, correct --redis-url, "
+            "or leave that out and `forerun up` starts a store of its own"
+        ) from fault
+    finally:
+        await store.close()
 
 
 def check_doors(http: str, grpc: str) -> None:

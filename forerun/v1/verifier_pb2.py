@@ -26,7 +26,7 @@ from forerun.v1 import model_pb2 as forerun_dot_v1_dot_model__pb2
 from forerun.v1 import sampling_pb2 as forerun_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66orerun/v1/verifier.proto\x12\nforerun.v1\x1a\x16\x66orerun/v1/model.proto\x1a\x19\x66orerun/v1/sampling.proto\" \n\x1eVerifierServiceGetModelRequest\"C\n\x1fVerifierServiceGetModelResponse\x12 \n\x05model\x18\x01 \x01(\x0b\x32\x11.forerun.v1.Model\"\x15\n\x13GetTokenizerRequest\"\xe3\x01\n\x14GetTokenizerResponse\x12\x16\n\x0etokenizer_json\x18\x01 \x01(\x0c\x12\x15\n\rchat_template\x18\x02 \x01(\t\x12K\n\x0especial_tokens\x18\x03 \x03(\x0b\x32\x33.forerun.v1.GetTokenizerResponse.SpecialTokensEntry\x12\x19\n\x11vocab_fingerprint\x18\x04 \x01(\t\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe6\x01\n\rDecodeRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x15\n\rprompt_length\x18\x04 \x01(\r\x12&\n\x08sampling\x18\x05 \x01(\x0b\x32\x14.forerun.v1.Sampling\x12\x1e\n\x04mode\x18\x06 \x01(\x0e\x32\x10.forerun.v1.Mode\x12\x11\n\tnoise_key\x18\x07 \x01(\x0c\x12\x12\n\nmax_tokens\x18\x08 \x01(\r\x12\x19\n\x11ignore_end_tokens\x18\t \x01(\x08\"i\n\x0e\x44\x65\x63odeResponse\x12&\n\x07started\x18\x01 \x01(\x0b\x32\x13.forerun.v1.StartedH\x00\x12&\n\x07settled\x18\x02 \x01(\x0b\x32\x13.forerun.v1.SettledH\x00\x42\x07\n\x05\x65vent\"j\n\x07Started\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\nattach_key\x18\x02 \x01(\x0c\x12\x1a\n\x12\x61\x64vertised_address\x18\x03 \x01(\t\x12 \n\x05model\x18\x04 \x01(\x0b\x32\x11.forerun.v1.Model\"\xa0\x01\n\x07Settled\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12#\n\x07origins\x18\x03 \x03(\x0e\x32\x12.forerun.v1.Origin\x12/\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x18.forerun.v1.FinishReason\x12\x1e\n\x04pass\x18\x05 \x01(\x0b\x32\x10.forerun.v1.Pass\"\x9f\x02\n\x04Pass\x12\x16\n\x0eplan_token_ids\x18\x01 \x03(\r\x12\x18\n\x10target_token_ids\x18\x02 \x03(\r\x12\x12\n\nnum_tested\x18\x03 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x04 \x01(\r\x12\x14\n\x0cnum_salvaged\x18\x05 \x01(\r\x12\x10\n\x08num_torn\x18\x06 \x01(\r\x12\x10\n\x08num_held\x18\x07 \x01(\r\x12\x0e\n\x06source\x18\x08 \x01(\t\x12\x10\n\x08num_rows\x18\t \x01(\r\x12\x14\n\x0cnum_sessions\x18\n \x01(\r\x12\x0f\n\x07pass_us\x18\x0b \x01(\x04\x12\x0f\n\x07wait_us\x18\x0c \x01(\x04\x12\x10\n\x08queue_us\x18\r \x01(\x04\x12\x15\n\rnum_prefilled\x18\x0e \x01(\r\"d\n\rVerifyRequest\x12$\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x12.forerun.v1.AttachH\x00\x12\"\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x11.forerun.v1.DraftH\x00\x42\t\n\x07message\"\x8f\x01\n\x06\x41ttach\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nattach_key\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64rafter\x18\x04 \x01(\t\x12\x0e\n\x06source\x18\x05 \x01(\t\x12\x19\n\x11vocab_fingerprint\x18\x06 \x01(\t\x12\x12\n\nships_laws\x18\x07 \x01(\x08\"i\n\x05\x44raft\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\r\x12\x0e\n\x06parent\x18\x02 \x01(\x04\x12\x10\n\x08\x66irst_id\x18\x03 \x01(\x04\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x1d\n\x04laws\x18\x05 \x03(\x0b\x32\x0f.forerun.v1.Law\"\'\n\x03Law\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\r\n\x05probs\x18\x02 \x03(\x02\"m\n\x0eVerifyResponse\x12(\n\x08snapshot\x18\x01 \x01(\x0b\x32\x14.forerun.v1.SnapshotH\x00\x12&\n\x07verdict\x18\x02 \x01(\x0b\x32\x13.forerun.v1.VerdictH\x00\x42\t\n\x07message\"\xfc\x01\n\x08Snapshot\x12\x0e\n\x06stream\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x1e\n\x04mode\x18\x04 \x01(\x0e\x32\x10.forerun.v1.Mode\x12&\n\x08sampling\x18\x05 \x01(\x0b\x32\x14.forerun.v1.Sampling\x12\x11\n\tnoise_key\x18\x06 \x01(\x0c\x12\x0e\n\x06window\x18\x07 \x01(\r\x12\x15\n\rlast_position\x18\x08 \x01(\r\x12\x15\n\rend_token_ids\x18\t \x03(\r\x12\x13\n\x0bnext_length\x18\n \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x0b \x03(\t\"\xee\x01\n\x07Verdict\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x13\n\x0bnum_drafted\x18\x03 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x04 \x01(\r\x12\x11\n\thead_node\x18\x05 \x01(\x04\x12\x0f\n\x07seen_id\x18\x06 \x01(\x04\x12\x0c\n\x04held\x18\x07 \x01(\r\x12\x13\n\x0bnext_length\x18\x08 \x01(\r\x12\x0e\n\x06window\x18\t \x01(\r\x12/\n\rfinish_reason\x18\n \x01(\x0e\x32\x18.forerun.v1.FinishReason\x12\x0f\n\x07pass_us\x18\x0b \x01(\x04\x32\xd1\x02\n\x0fVerifierService\x12\x63\n\x08GetModel\x12*.forerun.v1.VerifierServiceGetModelRequest\x1a+.forerun.v1.VerifierServiceGetModelResponse\x12Q\n\x0cGetTokenizer\x12\x1f.forerun.v1.GetTokenizerRequest\x1a .forerun.v1.GetTokenizerResponse\x12\x41\n\x06\x44\x65\x63ode\x12\x19.forerun.v1.DecodeRequest\x1a\x1a.forerun.v1.DecodeResponse0\x01\x12\x43\n\x06Verify\x12\x19.forerun.v1.VerifyRequest\x1a\x1a.forerun.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66orerun/v1/verifier.proto\x12\nforerun.v1\x1a\x16\x66orerun/v1/model.proto\x1a\x19\x66orerun/v1/sampling.proto\" \n\x1eVerifierServiceGetModelRequest\"C\n\x1fVerifierServiceGetModelResponse\x12 \n\x05model\x18\x01 \x01(\x0b\x32\x11.forerun.v1.Model\"\x15\n\x13GetTokenizerRequest\"\xe3\x01\n\x14GetTokenizerResponse\x12\x16\n\x0etokenizer_json\x18\x01 \x01(\x0c\x12\x15\n\rchat_template\x18\x02 \x01(\t\x12K\n\x0especial_tokens\x18\x03 \x03(\x0b\x32\x33.forerun.v1.GetTokenizerResponse.SpecialTokensEntry\x12\x19\n\x11vocab_fingerprint\x18\x04 \x01(\t\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf8\x01\n\rDecodeRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x15\n\rprompt_length\x18\x04 \x01(\r\x12&\n\x08sampling\x18\x05 \x01(\x0b\x32\x14.forerun.v1.Sampling\x12\x1e\n\x04mode\x18\x06 \x01(\x0e\x32\x10.forerun.v1.Mode\x12\x11\n\tnoise_key\x18\x07 \x01(\x0c\x12\x12\n\nmax_tokens\x18\x08 \x01(\r\x12\x19\n\x11ignore_end_tokens\x18\t \x01(\x08\x12\x10\n\x08no_draft\x18\n \x01(\x08\"\\\n\x0e\x44\x65\x63odeResponse\x12$\n\x07started\x18\x01 \x01(\x0b\x32\x13.forerun.v1.Started\x12$\n\x07settled\x18\x02 \x03(\x0b\x32\x13.forerun.v1.Settled\"j\n\x07Started\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\nattach_key\x18\x02 \x01(\x0c\x12\x1a\n\x12\x61\x64vertised_address\x18\x03 \x01(\t\x12 \n\x05model\x18\x04 \x01(\x0b\x32\x11.forerun.v1.Model\"\xa0\x01\n\x07Settled\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12#\n\x07origins\x18\x03 \x03(\x0e\x32\x12.forerun.v1.Origin\x12/\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x18.forerun.v1.FinishReason\x12\x1e\n\x04pass\x18\x05 \x01(\x0b\x32\x10.forerun.v1.Pass\"\x9f\x02\n\x04Pass\x12\x16\n\x0eplan_token_ids\x18\x01 \x03(\r\x12\x18\n\x10target_token_ids\x18\x02 \x03(\r\x12\x12\n\nnum_tested\x18\x03 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x04 \x01(\r\x12\x14\n\x0cnum_salvaged\x18\x05 \x01(\r\x12\x10\n\x08num_torn\x18\x06 \x01(\r\x12\x10\n\x08num_held\x18\x07 \x01(\r\x12\x0e\n\x06source\x18\x08 \x01(\t\x12\x10\n\x08num_rows\x18\t \x01(\r\x12\x14\n\x0cnum_sessions\x18\n \x01(\r\x12\x0f\n\x07pass_us\x18\x0b \x01(\x04\x12\x0f\n\x07wait_us\x18\x0c \x01(\x04\x12\x10\n\x08queue_us\x18\r \x01(\x04\x12\x15\n\rnum_prefilled\x18\x0e \x01(\r\"d\n\rVerifyRequest\x12$\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x12.forerun.v1.AttachH\x00\x12\"\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x11.forerun.v1.DraftH\x00\x42\t\n\x07message\"\x8f\x01\n\x06\x41ttach\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\nattach_key\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64rafter\x18\x04 \x01(\t\x12\x0e\n\x06source\x18\x05 \x01(\t\x12\x19\n\x11vocab_fingerprint\x18\x06 \x01(\t\x12\x12\n\nships_laws\x18\x07 \x01(\x08\"i\n\x05\x44raft\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\r\x12\x0e\n\x06parent\x18\x02 \x01(\x04\x12\x10\n\x08\x66irst_id\x18\x03 \x01(\x04\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x1d\n\x04laws\x18\x05 \x03(\x0b\x32\x0f.forerun.v1.Law\"\'\n\x03Law\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\r\n\x05probs\x18\x02 \x03(\x02\"m\n\x0eVerifyResponse\x12(\n\x08snapshot\x18\x01 \x01(\x0b\x32\x14.forerun.v1.SnapshotH\x00\x12&\n\x07verdict\x18\x02 \x01(\x0b\x32\x13.forerun.v1.VerdictH\x00\x42\t\n\x07message\"\xfc\x01\n\x08Snapshot\x12\x0e\n\x06stream\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x1e\n\x04mode\x18\x04 \x01(\x0e\x32\x10.forerun.v1.Mode\x12&\n\x08sampling\x18\x05 \x01(\x0b\x32\x14.forerun.v1.Sampling\x12\x11\n\tnoise_key\x18\x06 \x01(\x0c\x12\x0e\n\x06window\x18\x07 \x01(\r\x12\x15\n\rlast_position\x18\x08 \x01(\r\x12\x15\n\rend_token_ids\x18\t \x03(\r\x12\x13\n\x0bnext_length\x18\n \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x0b \x03(\t\"\xee\x01\n\x07Verdict\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x13\n\x0bnum_drafted\x18\x03 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x04 \x01(\r\x12\x11\n\thead_node\x18\x05 \x01(\x04\x12\x0f\n\x07seen_id\x18\x06 \x01(\x04\x12\x0c\n\x04held\x18\x07 \x01(\r\x12\x13\n\x0bnext_length\x18\x08 \x01(\r\x12\x0e\n\x06window\x18\t \x01(\r\x12/\n\rfinish_reason\x18\n \x01(\x0e\x32\x18.forerun.v1.FinishReason\x12\x0f\n\x07pass_us\x18\x0b \x01(\x04\x32\xd1\x02\n\x0fVerifierService\x12\x63\n\x08GetModel\x12*.forerun.v1.VerifierServiceGetModelRequest\x1a+.forerun.v1.VerifierServiceGetModelResponse\x12Q\n\x0cGetTokenizer\x12\x1f.forerun.v1.GetTokenizerRequest\x1a .forerun.v1.GetTokenizerResponse\x12\x41\n\x06\x44\x65\x63ode\x12\x19.forerun.v1.DecodeRequest\x1a\x1a.forerun.v1.DecodeResponse0\x01\x12\x43\n\x06Verify\x12\x19.forerun.v1.VerifyRequest\x1a\x1a.forerun.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,29 +46,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._serialized_start=394
   _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._serialized_end=446
   _globals['_DECODEREQUEST']._serialized_start=449
-  _globals['_DECODEREQUEST']._serialized_end=679
-  _globals['_DECODERESPONSE']._serialized_start=681
-  _globals['_DECODERESPONSE']._serialized_end=786
-  _globals['_STARTED']._serialized_start=788
-  _globals['_STARTED']._serialized_end=894
-  _globals['_SETTLED']._serialized_start=897
-  _globals['_SETTLED']._serialized_end=1057
-  _globals['_PASS']._serialized_start=1060
-  _globals['_PASS']._serialized_end=1347
-  _globals['_VERIFYREQUEST']._serialized_start=1349
-  _globals['_VERIFYREQUEST']._serialized_end=1449
-  _globals['_ATTACH']._serialized_start=1452
-  _globals['_ATTACH']._serialized_end=1595
-  _globals['_DRAFT']._serialized_start=1597
-  _globals['_DRAFT']._serialized_end=1702
-  _globals['_LAW']._serialized_start=1704
-  _globals['_LAW']._serialized_end=1743
-  _globals['_VERIFYRESPONSE']._serialized_start=1745
-  _globals['_VERIFYRESPONSE']._serialized_end=1854
-  _globals['_SNAPSHOT']._serialized_start=1857
-  _globals['_SNAPSHOT']._serialized_end=2109
-  _globals['_VERDICT']._serialized_start=2112
-  _globals['_VERDICT']._serialized_end=2350
-  _globals['_VERIFIERSERVICE']._serialized_start=2353
-  _globals['_VERIFIERSERVICE']._serialized_end=2690
+  _globals['_DECODEREQUEST']._serialized_end=697
+  _globals['_DECODERESPONSE']._serialized_start=699
+  _globals['_DECODERESPONSE']._serialized_end=791
+  _globals['_STARTED']._serialized_start=793
+  _globals['_STARTED']._serialized_end=899
+  _globals['_SETTLED']._serialized_start=902
+  _globals['_SETTLED']._serialized_end=1062
+  _globals['_PASS']._serialized_start=1065
+  _globals['_PASS']._serialized_end=1352
+  _globals['_VERIFYREQUEST']._serialized_start=1354
+  _globals['_VERIFYREQUEST']._serialized_end=1454
+  _globals['_ATTACH']._serialized_start=1457
+  _globals['_ATTACH']._serialized_end=1600
+  _globals['_DRAFT']._serialized_start=1602
+  _globals['_DRAFT']._serialized_end=1707
+  _globals['_LAW']._serialized_start=1709
+  _globals['_LAW']._serialized_end=1748
+  _globals['_VERIFYRESPONSE']._serialized_start=1750
+  _globals['_VERIFYRESPONSE']._serialized_end=1859
+  _globals['_SNAPSHOT']._serialized_start=1862
+  _globals['_SNAPSHOT']._serialized_end=2114
+  _globals['_VERDICT']._serialized_start=2117
+  _globals['_VERDICT']._serialized_end=2355
+  _globals['_VERIFIERSERVICE']._serialized_start=2358
+  _globals['_VERIFIERSERVICE']._serialized_end=2695
 # @@protoc_insertion_point(module_scope)

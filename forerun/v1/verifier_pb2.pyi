@@ -149,6 +149,7 @@ class DecodeRequest(_message.Message):
     NOISE_KEY_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     IGNORE_END_TOKENS_FIELD_NUMBER: _builtins.int
+    NO_DRAFT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session id given by the gateway."""
     epoch: _builtins.int
@@ -163,6 +164,8 @@ class DecodeRequest(_message.Message):
     """Most tokens after the prompt, those already in `token_ids` included."""
     ignore_end_tokens: _builtins.bool
     """Go on past end tokens."""
+    no_draft: _builtins.bool
+    """The verifier drafts nothing for this session itself, whatever its own look-up would find."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Prompt and all committed tokens so far."""
@@ -183,10 +186,11 @@ class DecodeRequest(_message.Message):
         noise_key: _builtins.bytes = ...,
         max_tokens: _builtins.int = ...,
         ignore_end_tokens: _builtins.bool = ...,
+        no_draft: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ignore_end_tokens", b"ignore_end_tokens", "max_tokens", b"max_tokens", "mode", b"mode", "noise_key", b"noise_key", "prompt_length", b"prompt_length", "sampling", b"sampling", "session_id", b"session_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ignore_end_tokens", b"ignore_end_tokens", "max_tokens", b"max_tokens", "mode", b"mode", "no_draft", b"no_draft", "noise_key", b"noise_key", "prompt_length", b"prompt_length", "sampling", b"sampling", "session_id", b"session_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -202,25 +206,23 @@ class DecodeResponse(_message.Message):
     SETTLED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def started(self) -> Global___Started:
-        """First message of the stream."""
+        """Set in the first message of the stream, and in no other."""
 
     @_builtins.property
-    def settled(self) -> Global___Settled:
-        """Newly settled tokens."""
+    def settled(self) -> _containers.RepeatedCompositeFieldContainer[Global___Settled]:
+        """Newly settled tokens: of one pass each, oldest first, at least one in every message but the first."""
 
     def __init__(
         self,
         *,
         started: Global___Started | None = ...,
-        settled: Global___Settled | None = ...,
+        settled: _abc.Iterable[Global___Settled] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "settled", b"settled", "started", b"started"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["started", b"started"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "settled", b"settled", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settled", b"settled", "started", b"started"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "settled"]  # noqa: Y015
-    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DecodeResponse: _TypeAlias = DecodeResponse  # noqa: Y015
 

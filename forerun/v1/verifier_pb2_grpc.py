@@ -76,7 +76,8 @@ class VerifierServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Decode(self, request, context):
-        """Decodes one session to its end. First message `started`, then `settled` in order, without gaps.
+        """Decodes one session to its end. First message `started`, then `settled` in order, without gaps; what is settled
+        while the stream rests goes out together.
         A higher epoch ends the older call with ABORTED; a lower one gets FAILED_PRECONDITION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -38,7 +38,8 @@ class VerifierServiceStub:
     GetTokenizer: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.GetTokenizerRequest, _verifier_pb2.GetTokenizerResponse]
     """Everything a gateway needs to turn text into tokens and back without a model folder."""
     Decode: _grpc.UnaryStreamMultiCallable[_verifier_pb2.DecodeRequest, _verifier_pb2.DecodeResponse]
-    """Decodes one session to its end. First message `started`, then `settled` in order, without gaps.
+    """Decodes one session to its end. First message `started`, then `settled` in order, without gaps; what is settled
+    while the stream rests goes out together.
     A higher epoch ends the older call with ABORTED; a lower one gets FAILED_PRECONDITION.
     """
     Verify: _grpc.StreamStreamMultiCallable[_verifier_pb2.VerifyRequest, _verifier_pb2.VerifyResponse]
@@ -54,7 +55,8 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     GetTokenizer: _aio.UnaryUnaryMultiCallable[_verifier_pb2.GetTokenizerRequest, _verifier_pb2.GetTokenizerResponse]  # type: ignore[assignment]
     """Everything a gateway needs to turn text into tokens and back without a model folder."""
     Decode: _aio.UnaryStreamMultiCallable[_verifier_pb2.DecodeRequest, _verifier_pb2.DecodeResponse]  # type: ignore[assignment]
-    """Decodes one session to its end. First message `started`, then `settled` in order, without gaps.
+    """Decodes one session to its end. First message `started`, then `settled` in order, without gaps; what is settled
+    while the stream rests goes out together.
     A higher epoch ends the older call with ABORTED; a lower one gets FAILED_PRECONDITION.
     """
     Verify: _aio.StreamStreamMultiCallable[_verifier_pb2.VerifyRequest, _verifier_pb2.VerifyResponse]  # type: ignore[assignment]
@@ -85,7 +87,8 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_pb2.DecodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.DecodeResponse], _abc.AsyncIterator[_verifier_pb2.DecodeResponse]]:
-        """Decodes one session to its end. First message `started`, then `settled` in order, without gaps.
+        """Decodes one session to its end. First message `started`, then `settled` in order, without gaps; what is settled
+        while the stream rests goes out together.
         A higher epoch ends the older call with ABORTED; a lower one gets FAILED_PRECONDITION.
         """
 

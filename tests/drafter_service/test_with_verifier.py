@@ -55,7 +55,7 @@ def verifier_address(folders):
     flags = ["--model", folders["target"], "--dtype", "float32", "--threads", "1", "--listen", "127.0.0.1:0"]
     flags += ["--max-sessions", NUM_PLACES, "--kv-pool-mib", 64]
     with subprocess.Popen(
-        [sys.executable, "-m", "verifier_service", *map(str, flags)], cwd=ROOT, stdout=subprocess.PIPE
+        [sys.executable, "-m", "verifier_service", "--no-lookup", *map(str, flags)], cwd=ROOT, stdout=subprocess.PIPE
     ) as process:
         yield json.loads(process.stdout.readline())["address"]
         process.terminate()
@@ -124,8 +124,9 @@ async def decode(verifier, name, mode, drafter=None, attached=None) -> Answer:
             reports = assist(drafter, asked.session_id, event.started)
             await reports.read()
             attached.release()
-        answer.token_ids.extend(event.settled.token_ids)
-        answer.origins.extend(event.settled.origins)
+        for settled in event.settled:
+            answer.token_ids.extend(settled.token_ids)
+            answer.origins.extend(settled.origins)
     if reports is not None:
         answer.report = [report async for report in _rest(reports)][-1]
     return answer

@@ -15,10 +15,9 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-GREEDY = GenerationRequest(messages=(("user", QUOTE),), max_tokens=96)
-SEEDED = GenerationRequest(
-    messages=(("user", QUOTE),), max_tokens=96, sampling=Sampling(temperature=1.0), seed=11
-)
+# Past its end token, so that the kill comes in the middle however fast the machine is.
+GREEDY = GenerationRequest(messages=(("user", QUOTE),), max_tokens=256, ignore_end_tokens=True)
+SEEDED = replace(GREEDY, sampling=Sampling(temperature=1.0), seed=11)
 
 
 async def plain(whole, request):

@@ -51,7 +51,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         """`started`, then `settled` once the test lets it."""
         yield verifier_pb2.DecodeResponse(started=verifier_pb2.Started(epoch=1))
         await self.may_end.wait()
-        yield verifier_pb2.DecodeResponse(settled=verifier_pb2.Settled(base=7))
+        yield verifier_pb2.DecodeResponse(settled=[verifier_pb2.Settled(base=7)])
 
 
 class FakeDrafter(drafter_pb2_grpc.DrafterServiceServicer):

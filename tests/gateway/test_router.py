@@ -177,7 +177,7 @@ async def test_a_reported_failure_cuts_no_other_call_and_heals(fleet, routing) -
         assert not serving(router)
         assert await choose(router) == address  # its health spoke again
         servicer.may_end.set()
-        assert (await call.read()).settled.base == 7
+        assert (await call.read()).settled[0].base == 7
         assert await call.read() is grpc.aio.EOF
 
 
@@ -220,7 +220,7 @@ async def test_a_name_stands_for_its_addresses_as_they_come_and_go(fleet, routin
         records[:] = [second]
         await until(router, lambda: serving(router) == {second})
         servicer.may_end.set()
-        assert (await call.read()).settled.base == 7  # it left the name, not its calls
+        assert (await call.read()).settled[0].base == 7  # it left the name, not its calls
     records.clear()
     assert await choose(router) == second
 

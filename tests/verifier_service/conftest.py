@@ -76,6 +76,7 @@ class Service:
         seed: int | None = None,
         answered: Sequence[int] = (),
         ignore_end_tokens: bool = True,
+        no_draft: bool = False,
     ) -> verifier_pb2.DecodeRequest:
         sampling = sampling or Sampling()
         mode = (
@@ -96,6 +97,7 @@ class Service:
             noise_key=noise_key(seed, prompt) if mode is Mode.COUPLED and seed is not None else b"",
             max_tokens=max_tokens,
             ignore_end_tokens=ignore_end_tokens,
+            no_draft=no_draft,
         )
 
     async def decode(
@@ -111,12 +113,13 @@ class Service:
                 if on_started is not None:
                     on_started(response.started)
                 continue
-            settled = response.settled
-            assert settled.base == len(request.token_ids) + len(answer.token_ids)
-            assert len(settled.origins) == len(settled.token_ids)
-            answer.token_ids.extend(settled.token_ids)
-            answer.passes.append(settled)
-            answer.finish_reason = settled.finish_reason
+            assert response.settled
+            for settled in response.settled:
+                assert settled.base == len(request.token_ids) + len(answer.token_ids)
+                assert len(settled.origins) == len(settled.token_ids)
+                answer.token_ids.extend(settled.token_ids)
+                answer.passes.append(settled)
+                answer.finish_reason = settled.finish_reason
         return answer
 
     def attach(
@@ -135,7 +138,14 @@ class Service:
 
 @contextlib.asynccontextmanager
 async def serving(
-    engine: Engine, *, max_sessions: int = 16, max_queue: int = 4, window: int = 32, fingerprint: str = ""
+    engine: Engine,
+    *,
+    max_sessions: int = 16,
+    max_queue: int = 4,
+    window: int = 32,
+    fingerprint: str = "",
+    lookup: bool = False,
+    rest_s: float = 0.0,
 ) -> AsyncIterator[Service]:
     """A real server around `engine` on a free port."""
     sessions, pacing, thread = (
@@ -144,11 +154,13 @@ async def serving(
         EngineThread(),
     )
     server = Server("127.0.0.1:0", Tls(), insecure=False, services=("forerun.v1.VerifierService",))
-    verifier = Verifier(engine.model, TokenizerFiles(b"{}", ""), sessions, pacing, capacity=engine.capacity)
+    verifier = Verifier(
+        engine.model, TokenizerFiles(b"{}", ""), sessions, pacing, capacity=engine.capacity, rest_s=rest_s
+    )
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(verifier, server.grpc)
     port = await server.start()
     verifier.advertised_address = f"127.0.0.1:{port}"
-    passes = asyncio.create_task(Scheduler(engine, thread, sessions, pacing).run())
+    passes = asyncio.create_task(Scheduler(engine, thread, sessions, pacing, lookup=lookup).run())
     await server.set_serving(True)
     channel = open_channel(f"127.0.0.1:{port}", Tls())
     try:
@@ -217,4 +229,4 @@ async def remaining(call: grpc.aio.StreamStreamCall) -> AsyncIterator[object]:
 
 async def tokens_of(call: grpc.aio.StreamStreamCall) -> list[int]:
     """The tokens a Decode that was read from still settles."""
-    return [t async for response in remaining(call) for t in response.settled.token_ids]
+    return [t async for response in remaining(call) for one in response.settled for t in one.token_ids]

@@ -29,11 +29,12 @@ from tests.verifier_service.conftest import Answer, Service, serving
 VOCAB = 16
 PROMPT = [3, 1, 2]
 SAMPLING = Sampling(1.0, top_k=12)
-SESSIONS = 108
+MAX_SESSIONS = 432
 AT_ONCE = 27
 TOKENS = 1000
 PASS_S = 0.008
 DEPTH_TWO = 20_000  # samples of the second token of a pass, at least
+SALVAGED = 500  # tokens accepted from a draft that named older text, more than
 
 
 @pytest.fixture(scope="module")
@@ -128,25 +129,23 @@ async def test_every_token_has_the_targets_law_with_late_and_salvaged_drafts(eng
     # Near the target, so that many drafts are accepted; away from it, so that a biased rule would show.
     noise = np.random.default_rng(2).dirichlet(np.full(VOCAB, 0.3), size=VOCAB)
     laws = 0.85 * expected + 0.15 * noise
-    async with serving(Unhurried(engine), max_sessions=SESSIONS) as service:
-        answers = [
-            answer
-            for first in range(0, SESSIONS, AT_ONCE)
-            for answer in await asyncio.gather(*(sample(service, laws, first + i) for i in range(AT_ONCE)))
-        ]
     all_tokens, depth_two = np.zeros((VOCAB, VOCAB)), np.zeros((VOCAB, VOCAB))
     salvaged = 0
-    for answer in answers:
-        text = [*PROMPT, *answer.token_ids]
-        for settled in answer.passes:
-            salvaged += getattr(settled, "pass").num_salvaged
-            for depth in range(len(settled.token_ids)):
-                last, token = text[settled.base + depth - 1], text[settled.base + depth]
-                all_tokens[last, token] += 1
-                depth_two[last, token] += depth == 1
-    assert all_tokens.sum() == SESSIONS * TOKENS
+    async with serving(Unhurried(engine), max_sessions=AT_ONCE) as service:
+        # How many drafts come in time is the machine's affair: until there are enough of them.
+        for first in range(0, MAX_SESSIONS, AT_ONCE):
+            if depth_two.sum() >= DEPTH_TWO and salvaged > SALVAGED:
+                break
+            for answer in await asyncio.gather(*(sample(service, laws, first + i) for i in range(AT_ONCE))):
+                text = [*PROMPT, *answer.token_ids]
+                for settled in answer.passes:
+                    salvaged += getattr(settled, "pass").num_salvaged
+                    for depth in range(len(settled.token_ids)):
+                        last, token = text[settled.base + depth - 1], text[settled.base + depth]
+                        all_tokens[last, token] += 1
+                        depth_two[last, token] += depth == 1
     assert depth_two.sum() >= DEPTH_TWO
-    assert salvaged > 500
+    assert salvaged > SALVAGED
     assert all_tokens[expected == 0].sum() == 0
     assert chi_square(all_tokens, expected) > 0.001
     assert chi_square(depth_two, expected) > 0.001

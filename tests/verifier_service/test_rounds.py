@@ -54,11 +54,11 @@ async def one_round(
         await verify.write(verifier_pb2.VerifyRequest(draft=message))
         await arrived(service, len(chain))
         recital.let_pass()
-        first = (await decode.read()).settled
+        (first,) = (await decode.read()).settled
         assert list(first.origins) == [Origin.DRAFTED]  # the waiting child, tested with a plan of length 0
         await verify.read()
         recital.let_pass()
-        settled, verdict = (await decode.read()).settled, (await verify.read()).verdict
+        (settled,), verdict = (await decode.read()).settled, (await verify.read()).verdict
         decode.cancel()
         recital.run_free()
         return settled, verdict, recital
@@ -101,7 +101,9 @@ async def test_a_draft_for_text_settled_meanwhile_is_walked_over_and_its_rest_ch
         await verify.write(service.attach("s1", started))
         await verify.read()
         recital.let_pass(2)  # "bell will" are settled before the draft comes
-        settled = [(await decode.read()).settled.token_ids[0] for _ in range(2)]
+        settled: list[int] = []
+        while len(settled) < 2:
+            settled += [one.token_ids[0] for one in (await decode.read()).settled]
         assert settled == TEXT[2:4]
         late = verifier_pb2.Draft(base=2, parent=0, first_id=1, token_ids=TEXT[2:7])
         await verify.write(verifier_pb2.VerifyRequest(draft=late))
@@ -109,7 +111,7 @@ async def test_a_draft_for_text_settled_meanwhile_is_walked_over_and_its_rest_ch
         recital.run_free()
         rest: list[verifier_pb2.Settled] = []
         async for response in remaining(decode):
-            rest.append(response.settled)
+            rest += response.settled
         tokens = [t for s in rest for t in s.token_ids]
         assert tokens == TEXT[4:10]
         assert sum(getattr(s, "pass").num_salvaged for s in rest) == 3

@@ -34,11 +34,14 @@ def settle(tokens, cuts, finish=FinishReason.NONE):
         )
 
 
-def release(small, turn, stop, settled) -> list[Entry]:
+def release(small, turn, stop, settled, width=1) -> list[Entry]:
+    """What is released where `width` passes' tokens come together."""
     holdback = Holdback(small, replace(turn, stop=stop, prompt_length=len(PROMPT)), PROMPT)
     released = []
-    for one in settled:
-        entry = holdback.take(one)
+    pending = list(settled)
+    while pending:
+        burst, pending = pending[:width], pending[width:]
+        entry = holdback.take(burst)
         if entry is not None:
             released.append(entry)
             if entry.finish_reason is not FinishReason.NONE:
@@ -53,11 +56,12 @@ def release(small, turn, stop, settled) -> list[Entry]:
         [(), ("bell w",), ("rang", "soon r"), ("東",), ("京 😀", "zzz"), ("the city. And",)]
     ),
     finish=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+    width=st.integers(1, 4),
 )
 def test_what_is_released_depends_on_the_tokens_alone_and_loses_no_pass(
-    small, turn, text_ids, cuts, stop, finish
+    small, turn, text_ids, cuts, stop, finish, width
 ):
-    entries = release(small, turn, stop, settle(text_ids, cuts, finish))
+    entries = release(small, turn, stop, settle(text_ids, cuts, finish), width)
     (whole,) = release(small, turn, stop, settle(text_ids, (), finish))
     token_ids = tuple(t for entry in entries for t in entry.token_ids)
     assert token_ids == whole.token_ids == text_ids[: len(token_ids)]
@@ -85,7 +89,7 @@ def test_committed_tokens_are_not_released_again_after_a_takeover(small, turn, t
         assert holdback.length == len(PROMPT) + done
         rest = text_ids[done:]
         settled = Settled(len(PROMPT) + done, rest, (Origin.PLAIN,) * len(rest))
-        entry = holdback.take(settled)
+        entry = holdback.take([settled])
         (whole,) = release(small, turn, turn.stop, settle(text_ids, ()))
         assert text_ids[:done] + entry.token_ids == whole.token_ids
         assert entry.cut == whole.cut

@@ -116,7 +116,7 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 )
             )
             async for settled in self._settle(request, context):
-                yield verifier_pb2.DecodeResponse(settled=settled_to_proto(settled))
+                yield verifier_pb2.DecodeResponse(settled=[settled_to_proto(settled)])
         finally:
             self.num_running -= 1
             if not self.num_running:

@@ -342,7 +342,13 @@ async def test_no_draft_asks_no_drafter(make_gateway, verifier, make_drafter, he
 async def test_numbers_are_sums_over_the_passes(make_gateway, verifier, hear, answer):
     verifier.chunk = 3
     gateway = await make_gateway(verifier)
-    finished = (await hear(await gateway.generate(ASK))).finished
+    stop = verifier.stop_at(6)
+    stream = await gateway.generate(ASK)
+    num_heard = 0
+    while num_heard < 6:  # a first commit at least
+        num_heard += len(getattr(await anext(stream), "token_ids", ()))
+    stop.go.set()
+    finished = (await hear(stream)).finished
     full, rest = divmod(len(answer), 3)
     passes = full + (rest > 0)
     speculation = finished.speculation

@@ -13,6 +13,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
+from forerun.cli.launch import free_port
 from forerun.v1 import gateway_pb2, gateway_pb2_grpc
 from forerun.wire.channel import open_channel
 from forerun.wire.tls import Tls
@@ -140,3 +141,45 @@ async def test_a_taken_port_is_one_line_with_the_flag_that_chooses_another(verif
     (line,) = [line for line in err.decode().splitlines() if not line.startswith("{")]
     assert line.startswith(f"forerun: cannot listen on {address}: Address already in use; ")
     assert line.endswith(f"choose another with {flag}")
+
+
+@pytest.fixture
+async def launch_without_store(verifier, make_valkey):
+    """A gateway over a store that is not there, once it has said so: the process, its store, its HTTP address."""
+    store, http = make_valkey(), f"127.0.0.1:{free_port()}"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "--redis-url", store.url, "--verifiers", verifier.address),
+        *("--http", http, "--grpc", "127.0.0.1:0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    entry = {}
+    while "waiting for the session store" not in entry.get("event", ""):
+        entry = json.loads(await process.stderr.readline())
+    assert entry["store"] == store.url
+    assert str(store.port) in entry["error"]
+    yield process, store, http
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.communicate()
+
+
+async def test_a_gateway_is_ready_only_when_its_store_is(launch_without_store, answer):
+    process, store, http = launch_without_store
+    async with httpx.AsyncClient(base_url=f"http://{http}", timeout=30) as client:
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 503
+        store.start()
+        ready = json.loads(await process.stdout.readline())
+        assert (ready["ready"], ready["http"]) == (True, http)
+        assert (await client.get("/readyz")).status_code == 200
+    async with open_channel(ready["grpc"], Tls()) as channel:
+        stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+        assert tokens([event async for event in stub.Generate(ASK)]) == answer
+
+
+async def test_a_gateway_that_waits_for_its_store_can_be_stopped(launch_without_store):
+    process, _, _ = launch_without_store
+    process.send_signal(signal.SIGTERM)
+    out, _ = await process.communicate()
+    assert (process.returncode, out) == (0, b"")

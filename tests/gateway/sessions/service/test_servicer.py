@@ -283,5 +283,7 @@ async def test_metrics_count_answers_tokens_and_commits(stub, answer):
         pass
     after = [REGISTRY.get_sample_value(name, labels) for name, labels in names.items()]
     counted = [b - a for a, b in zip(before, after, strict=True)]
-    assert counted == [1, len(answer), -(-len(answer) // 2), 1]
+    *others, num_commits, num_ended = counted
+    assert (*others, num_ended) == (1, len(answer), 1)
+    assert 1 <= num_commits <= -(-len(answer) // 2)  # what is settled while a commit is under way goes into one
     assert REGISTRY.get_sample_value("forerun_gateway_requests_total", {"outcome": "empty"}) >= 1

@@ -434,7 +434,15 @@ async def test_an_outage_that_lasts_ends_in_unavailable(make_gateway, verifier, 
 async def test_tokens_that_the_store_forgot_are_committed_again(make_gateway, verifier, hear, answer, store):
     verifier.chunk = 2
     gateway = await make_gateway(verifier)
-    stream, session_id, stop = await started(gateway, verifier, 6)
+    stream, session_id, stop = await started(gateway, verifier, 2)
+    for length in (4, 6):  # one commit each
+        later = verifier.stop_at(length)
+        stop.go.set()
+        reader = await gateway.resume(session_id, 0)
+        await anext(reader)
+        await read_until(reader, length)
+        await reader.aclose()
+        stop = later
     # What a server with a lagging disk holds after a crash: the last two commits are gone.
     length = (await store.read(session_id)).turn.prompt_length
     key = f"forerun:{{{session_id}}}"

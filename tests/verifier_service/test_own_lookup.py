@@ -1,0 +1,63 @@
+"""A verifier that looks up in a session's own text what may come next: fewer passes, the same text."""
+
+from __future__ import annotations
+
+import pytest
+
+from forerun.core.types import Origin, Sampling
+from forerun.engine.interface import Engine
+from tests.verifier_service.conftest import VOCAB, serving
+from tests.verifier_service.recital import Recital
+
+VERSE = [3, 1, 4, 1, 5, 9, 2, 6]
+PROMPT = [*VERSE, *VERSE[:3]]
+TEXT = [*VERSE * 8]
+ANSWER = TEXT[len(PROMPT) :]
+
+
+@pytest.fixture
+def recital() -> Recital:
+    engine = Recital([*TEXT, *[0] * 40])
+    engine.run_free()
+    return engine
+
+
+async def test_text_that_repeats_takes_fewer_passes_than_tokens(recital: Recital) -> None:
+    async with serving(recital, lookup=True) as service:
+        answer = await service.decode(service.request(PROMPT, max_tokens=len(ANSWER)))
+    assert answer.token_ids == ANSWER
+    assert answer.origins.count(Origin.DRAFTED) > len(ANSWER) // 2
+    assert len(answer.passes) < len(ANSWER) // 2
+    assert {getattr(one, "pass").source for one in answer.passes} <= {"lookup", ""}
+
+
+async def test_a_session_that_wants_no_drafts_gets_none(recital: Recital) -> None:
+    async with serving(recital, lookup=True) as service:
+        answer = await service.decode(service.request(PROMPT, max_tokens=len(ANSWER), no_draft=True))
+    assert answer.token_ids == ANSWER
+    assert set(answer.origins) == {Origin.PLAIN}
+
+
+async def test_text_that_only_looks_repeated_is_the_same_and_soon_left_alone(tiny_engine: Engine) -> None:
+    """Seeded sampling at a high temperature: what is looked up is almost never drawn."""
+    prompt = [*VERSE, *VERSE]
+    sampling = Sampling(temperature=4.0)
+    async with serving(tiny_engine, lookup=True) as service:
+        ask = service.request(prompt, max_tokens=200, sampling=sampling, seed=5)
+        drafted = await service.decode(ask)
+        ask.no_draft, ask.session_id = True, "s2"
+        plain = await service.decode(ask)
+    assert drafted.token_ids == plain.token_ids
+    assert max(drafted.token_ids) < VOCAB
+    planned = [len(getattr(one, "pass").plan_token_ids) for one in drafted.passes]
+    assert sum(planned) < len(planned) / 4
+
+
+@pytest.mark.parametrize("seed", [None, 3], ids=["rejection", "coupled"])
+async def test_sampled_text_is_drafted_too(tiny_engine: Engine, seed: int | None) -> None:
+    sampling = Sampling(temperature=0.05)
+    async with serving(tiny_engine, lookup=True) as service:
+        ask = service.request([*VERSE] * 3, max_tokens=120, sampling=sampling, seed=seed)
+        answer = await service.decode(ask)
+    assert len(answer.token_ids) == 120
+    assert Origin.DRAFTED in answer.origins

@@ -1,0 +1,34 @@
+"""Look-up drafting by the verifier itself: no wire, no process, nothing to wait for."""
+
+from __future__ import annotations
+
+from forerun.core.draft_tree import DraftTree
+from forerun.core.lookup import Lookup
+from forerun.core.survival import Survival
+from verifier_service.stream import Source
+
+OWN_STREAM = 0  # attached drafters are numbered from 1
+SOURCE = "lookup"
+
+
+class OwnLookup(Source):
+    """One more stream of the session's tree. It drafts when asked, from the settled text as it is then.
+
+    The text is searched only for a plan that has room for what is found, so a busy verifier pays nothing.
+    """
+
+    def __init__(self, tree: DraftTree, survival: Survival, window: int) -> None:
+        super().__init__(OWN_STREAM, SOURCE, survival)
+        self.next_length = window
+        self._tree = tree
+        self._lookup = Lookup()
+        tree.open_stream(OWN_STREAM, window)
+
+    def draft(self, length: int) -> None:
+        """At most `length` tokens hang from the head, if the text has a place like its end."""
+        tree = self._tree
+        self._lookup.extend(tree.token_ids[len(self._lookup) :])
+        found = self._lookup.propose((), min(length, self.next_length))
+        self.answered(len(found))
+        if found:
+            tree.graft(OWN_STREAM, tree.base, 0, tree.seen_id(OWN_STREAM) + 1, found)
