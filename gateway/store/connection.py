@@ -35,9 +35,7 @@ def connect(url: str) -> tuple[Any, list[Any]]:
     scheme, separator, _ = url.partition("://")
     kind, _, flavour = scheme.partition("+")
     if not separator or kind not in {"redis", "rediss", "unix"} or flavour not in {"", "sentinel", "cluster"}:
-        raise InvalidRequest(
-            f"{_masked(url)!r} is not a Redis URL", reason="BAD_REDIS_URL", field="redis-url"
-        )
+        raise InvalidRequest(f"{masked(url)!r} is not a Redis URL", reason="BAD_REDIS_URL", field="redis-url")
     try:
         if flavour == "sentinel":
             return _sentinel(url, tls=kind == "rediss")
@@ -46,7 +44,7 @@ def connect(url: str) -> tuple[Any, list[Any]]:
         )
     except ValueError as error:
         raise InvalidRequest(
-            f"{_masked(url)!r} is not a Redis URL: {error}", reason="BAD_REDIS_URL", field="redis-url"
+            f"{masked(url)!r} is not a Redis URL: {error}", reason="BAD_REDIS_URL", field="redis-url"
         ) from error
     return client, [client]
 
@@ -100,7 +98,7 @@ def _hosts(netloc: str, default_port: int) -> list[tuple[str, int]]:
     return hosts
 
 
-def _masked(url: str) -> str:
-    """The URL without what stands before its host: that may be a password."""
+def masked(url: str) -> str:
+    """The URL without what stands before its host and after its path: that may be a password."""
     head, separator, rest = url.partition("://")
-    return head + separator + rest.rpartition("@")[2]
+    return head + separator + rest.rpartition("@")[2].partition("?")[0]

@@ -105,6 +105,21 @@ def test_up_names_the_flag_of_a_busy_port(forerun):
     assert "--http" in err
 
 
+def test_up_refuses_a_store_that_does_not_answer_before_anything_starts(forerun):
+    port = free_port()
+    url = f"redis://me:secret@127.0.0.1:{port}/0?password=secret"
+    status, out, err = forerun("up", *own_ports(), "--redis-url", url)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"forerun: no Redis or Valkey answers at redis://127.0.0.1:{port}/0 (")
+    assert "correct --redis-url" in err
+    assert "secret" not in err
+
+
+def test_up_refuses_what_is_no_redis_url(forerun):
+    status, _, err = forerun("up", *own_ports(), "--redis-url", "http://127.0.0.1:1")
+    assert (status, err) == (1, "forerun: 'http://127.0.0.1:1' is not a Redis URL\n")
+
+
 @pytest.fixture
 def silent_listener(monkeypatch):
     """The default gateway address, where something that is no gateway hangs up on whoever calls."""
