@@ -20,8 +20,11 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def progress_console() -> Console:
-    """Return the console of everything that is not the answer: stderr, so that stdout can be piped."""
-    return Console(stderr=True, highlight=False)
+    """Return the console of everything that is not the answer: stderr, so that stdout can be piped.
+
+    Where that is no terminal a line stays one line, however long.
+    """
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def answer_console() -> Console:
