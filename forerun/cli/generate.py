@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -99,41 +100,63 @@ def generate(
     )
     check_flags(request, text)
     address, tls = gateway or DEFAULT_ADDRESS, Tls(tls_cert, tls_key, tls_ca)
-    running = gateway is not None or tls.enabled or bool(api_key) or listens(address)
-    if running and (model is not None or source):
-        raise typer.BadParameter(
-            f"the gateway at {address} is asked, which has its own model and drafters",
-            param_hint="--source" if model is None else "--model",
-        )
     coloured = sys.stdout.isatty() if color is None else color
-    sources = [] if no_draft else (source or ["ngram"])
+    show = Show(as_json=as_json, coloured=coloured)
+    if gateway is not None or tls.enabled or api_key or listens(address):
+        refuse_private_flags(address, model, source)
+        run(_ask_running(Client(address, tls=tls, api_key=api_key), request, show))
+    else:
+        sources = [] if no_draft else (source or ["ngram"])
+        run(_ask_private(model or "smollm2", sources, request, show))
 
-    async def body() -> None:
-        async with AsyncExitStack() as exits:
-            if running:
-                client = await exits.enter_async_context(Client(address, tls=tls, api_key=api_key))
-            else:
-                client = await _private(exits, model or "smollm2", sources)
-            printer = (
-                None if as_json else OriginPrinter(client, _stdout(coloured=coloured), coloured=coloured)
-            )
-            answer = Answer()
-            try:
-                async for event in client.generate(request):
-                    answer.take(event)
-                    if printer:
-                        await printer.take(event)
-            except ForerunError as fault:
-                if not running or answer.opened:
-                    raise
-                how = "cannot be used" if isinstance(fault, Unavailable | InternalFault) else "refused"
-                raise fail(f"the gateway at {address} {how}: {fault.message}") from fault
-            if as_json:
-                print(json.dumps(summary(answer), ensure_ascii=False))
-            elif printer:
-                printer.end(answer)
 
-    run(body())
+@dataclass(frozen=True, slots=True)
+class Show:
+    """How the answer is shown: as one JSON object, or as text that streams, coloured or not."""
+
+    as_json: bool
+    coloured: bool
+
+
+async def _ask_running(client: Client, request: GenerationRequest, show: Show) -> None:
+    """The answer of a running gateway is shown; one that cannot be used, or refuses, is one message."""
+    answer = Answer()
+    async with client:
+        try:
+            await _stream(client, request, answer, show)
+        except ForerunError as fault:
+            if answer.opened:
+                raise
+            how = "cannot be used" if isinstance(fault, Unavailable | InternalFault) else "refused"
+            raise fail(f"the gateway at {client.address} {how}: {fault.message}") from fault
+
+
+async def _ask_private(model: str, sources: list[str], request: GenerationRequest, show: Show) -> None:
+    """The answer of a stack that is started for it is shown, and nothing of the stack runs any more."""
+    async with AsyncExitStack() as exits:
+        client = await _private(exits, model, sources)
+        await _stream(client, request, Answer(), show)
+
+
+async def _private(exits: AsyncExitStack, model: str, sources: list[str]) -> Client:
+    shares = share_out(usable_cores(), verifiers=1, sources=sources)
+    stack = await exits.enter_async_context(Stack(model=model, shares=shares))
+    gateway = await start_local(stack, sources, progress_console())
+    return await exits.enter_async_context(Client(gateway.address))
+
+
+async def _stream(client: Client, request: GenerationRequest, answer: Answer, show: Show) -> None:
+    """The answer is complete and shown; `answer` grows with it."""
+    if show.as_json:
+        async for event in client.generate(request):
+            answer.take(event)
+        print(json.dumps(summary(answer), ensure_ascii=False))
+        return
+    printer = OriginPrinter(client, _stdout(coloured=show.coloured), coloured=show.coloured)
+    async for event in client.generate(request):
+        answer.take(event)
+        await printer.take(event)
+    printer.end(answer)
 
 
 def read_prompt(argument: str) -> str:
@@ -142,6 +165,15 @@ def read_prompt(argument: str) -> str:
         return sys.stdin.read() if argument == "-" else argument
     except UnicodeDecodeError as fault:
         raise typer.BadParameter("the prompt is not valid UTF-8") from fault
+
+
+def refuse_private_flags(address: str, model: str | None, sources: list[str] | None) -> None:
+    """No flag of the private stack was given; else one usage error (exit 2): a running gateway has its own."""
+    if model is not None or sources:
+        raise typer.BadParameter(
+            f"the gateway at {address} is asked, which has its own model and drafters",
+            param_hint="--source" if model is None else "--model",
+        )
 
 
 def listens(address: str) -> bool:
@@ -154,13 +186,6 @@ def listens(address: str) -> bool:
     except OSError:
         return True
     return True
-
-
-async def _private(exits: AsyncExitStack, model: str, sources: list[str]) -> Client:
-    shares = share_out(usable_cores(), verifiers=1, sources=sources)
-    stack = await exits.enter_async_context(Stack(model=model, shares=shares))
-    gateway = await start_local(stack, sources, progress_console())
-    return await exits.enter_async_context(Client(gateway.address))
 
 
 def _stdout(*, coloured: bool) -> Console:
