@@ -63,11 +63,15 @@ class Pupil:
         self.send = send
         self._setting = setting
         self._rng = random.Random(f"{setting.seed} {seed}")
+        self._finder = random.Random(f"{setting.seed} {seed} finds")
         self._luck: list[float] = []  # by position: the guess is right where this is below its acceptance
+        self._found: dict[int, bool] = {}  # by position: whether look-up has an answer there
 
     def guess(self, ask: Ask, length: int) -> Drawn:
         """Continue the text; the same text always the same way."""
         start = len(ask.token_ids)
+        if not self._found.setdefault(start, self._finder.random() < self._setting.finds):
+            return Drawn(ends=True)
         while len(self._luck) < start + length:
             self._luck.append(self._rng.random())
         on_text = ask.token_ids[-1] == start - 1

@@ -45,7 +45,8 @@ class Setting:
 
     `acceptance[d]`: P(the token `d` places after the settled text is right | those before it are); the last
     entry holds for all deeper ones. `step_ms`: a drafter's time for one more token of up to `carries` sessions
-    together, longer in proportion beyond; 0 is look-up, which answers a whole burst at once.
+    together, longer in proportion beyond; 0 is look-up, which answers a whole burst at once. `finds`: how often
+    look-up has an answer at all.
     """
 
     curve: PassCurve
@@ -53,6 +54,7 @@ class Setting:
     round_trip_ms: float = 0.0
     step_ms: float = 0.0
     acceptance: tuple[float, ...] = (0.7,)
+    finds: float = 1.0
     drafters: int = 1
     carries: int = 64
     window: int = 32

@@ -87,7 +87,7 @@ class World:
         started_ns = self.clock.now_ns
         self._await_drafts()
         self.sums.wait_ns += self.clock.now_ns - started_ns
-        outlooks = [session.outlook() for session in self._sessions]
+        outlooks = [session.at_hand() for session in self._sessions]
         lengths = self.pacing.allot([outlooks[index] for index in self._played], 0, MAX_ROWS)
         plans = []
         for index, session in enumerate(self._sessions):
