@@ -17,6 +17,8 @@ MAX_STOP = 16  # strings a request may stop at
 MAX_STOP_CHARS = 1024  # in one of them; that much text may have to be held back
 MAX_ID_CHARS = 128
 MAX_SEED = 2**64 - 1
+MAX_DRAFT_TOKENS = 1024  # in one message: no window is larger
+MAX_LAW_TOKENS = 1024  # of one drafted token; checking a law of a million takes a second from everybody
 
 # Ids become Redis keys inside a {hash tag}, header values and file names.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")

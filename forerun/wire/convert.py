@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from forerun.core.limits import MAX_DRAFT_TOKENS, MAX_LAW_TOKENS
 from forerun.core.types import (
     DraftMessage,
     Exactness,
@@ -131,7 +132,13 @@ def law_to_proto(law: Law) -> verifier_pb2.Law:
 
 
 def law_from_proto(message: verifier_pb2.Law) -> Law:
-    """Int64 ids and float64 probabilities of equal, positive number; otherwise InvalidRequest (BAD_LAW)."""
+    """Int64 ids and float64 probabilities, 1 to MAX_LAW_TOKENS of each; otherwise InvalidRequest (BAD_LAW)."""
+    if len(message.token_ids) > MAX_LAW_TOKENS:
+        raise InvalidRequest(
+            f"a law of {len(message.token_ids)} tokens; at most {MAX_LAW_TOKENS}",
+            reason="BAD_LAW",
+            field="draft.laws",
+        )
     if not message.token_ids or len(message.token_ids) != len(message.probs):
         raise InvalidRequest(
             f"a law has {len(message.token_ids)} tokens and {len(message.probs)} probabilities",
@@ -155,6 +162,13 @@ def draft_to_proto(draft: DraftMessage) -> verifier_pb2.Draft:
 
 
 def draft_from_proto(message: verifier_pb2.Draft) -> DraftMessage:
+    """The draft, its laws read; InvalidRequest (BAD_DRAFT) for more tokens than any window has, before reading them."""
+    if len(message.token_ids) > MAX_DRAFT_TOKENS or len(message.laws) > MAX_DRAFT_TOKENS:
+        raise InvalidRequest(
+            f"a draft of {max(len(message.token_ids), len(message.laws))} tokens; at most {MAX_DRAFT_TOKENS}",
+            reason="BAD_DRAFT",
+            field="draft.token_ids",
+        )
     return DraftMessage(
         base=message.base,
         parent=message.parent,
