@@ -1,65 +1,118 @@
 """A bench report puts ratios first and compares like with like."""
 
-import pytest
+import io
+import json
 
-from forerun.cli.bench.report import picture, summary
-from forerun.cli.bench.single import BenchSettings, Measured, Run, messages_of
+import pytest
+from rich.console import Console
+
+from forerun.cli.bench.course import Cell, Observation
+from forerun.cli.bench.jobs import Job
+from forerun.cli.bench.picture import draw
+from forerun.cli.bench.report import Measured, category_table, rate_table, ratio_table, summary
+from forerun.cli.bench.sample import Answered, Sample
 from forerun.cli.prompts import Prompt
 
-PROMPTS = (Prompt("1", "code", "x"), Prompt("2", "chat", "y"))
-SETTINGS = BenchSettings(PROMPTS, max_tokens=4, rounds=1, model="m", dtype="bfloat16")
+JOBS = (Job(Prompt("1", "code", "x"), 4), Job(Prompt("2", "chat", "y"), 4))
+LABELS = {"plain": "Forerun, plain", "lookup": "Forerun, look-up", "transformers": "transformers"}
+TEXT = (1, 2, 3, 4)
 
 
-def run(contestant: str, prompt: Prompt, seconds: float, ids=(1, 2, 3, 4), **more) -> Run:
-    return Run(contestant, 0, prompt.prompt_id, prompt.category, tuple(ids), seconds, seconds / 4, **more)
+def seen(number, set_up, seconds, ids=TEXT, group="", **more) -> Observation:
+    job = JOBS[number % 2]
+    answer = Answered(job, tuple(ids), seconds, seconds / 4, **more)
+    idle = 0.04 if set_up == "transformers" else None
+    return Observation(number, Cell(group, (job,)), set_up, Sample((answer,), len(ids), seconds, idle))
 
 
-RUNS = [
-    run("plain", PROMPTS[0], 2.0, passes=4),
-    run("ngram", PROMPTS[0], 1.0, passes=2),
-    run("transformers", PROMPTS[0], 4.0, idle_cpu_s=0.04),
-    run("plain", PROMPTS[1], 2.0, passes=4),
-    run("ngram", PROMPTS[1], 2.0, passes=4),
-    run("transformers", PROMPTS[1], 4.0, idle_cpu_s=0.04),
+SEEN = [
+    seen(0, "plain", 2.0, passes=4),
+    seen(0, "lookup", 1.0, passes=2),
+    seen(0, "transformers", 4.0),
+    seen(1, "lookup", 2.0, passes=4),
+    seen(1, "transformers", 4.0, ids=(1, 2, 3, 9)),
+    seen(1, "plain", 2.0, passes=4),
 ]
 
 
-def measured(runs) -> Measured:
-    return Measured(tuple(runs), {"transformers": 2}, others_cpu_share=0.0)
+def measured(
+    observations, bench="single", pairs=(("lookup", "plain"), ("plain", "transformers"))
+) -> Measured:
+    exact = frozenset({"plain", "lookup"})
+    return Measured(bench, tuple(observations), LABELS, tuple(pairs), exact, ("a note",), {"cores": 2})
 
 
-def test_ratios_compare_prompt_by_prompt():
-    report = summary(SETTINGS, measured(RUNS))
-    assert next(iter(report)) == "ratios"
-    assert set(report["ratios"]) == {"plain/transformers", "ngram/plain", "ngram/transformers"}
-    found = report["ratios"]["ngram/plain"]
-    assert (found["median"], found["least"], found["most"]) == (1.5, 1.0, 2.0)
-    assert report["ratios"]["plain/transformers"]["median"] == pytest.approx(2.0)
+def test_ratios_come_first_and_compare_cell_by_cell():
+    report = summary(measured(SEEN))
+    assert list(report)[:2] == ["bench", "ratios"]
+    first, second = report["ratios"]
+    assert first == {
+        "group": "", "over": ["lookup", "plain"], "median": 1.5, "least": 1.0, "most": 2.0, "pairs": 2,
+    }  # fmt: skip
+    assert second["median"] == pytest.approx(2.0)
 
 
-def test_rates_sum_over_all_prompts():
-    rates = summary(SETTINGS, measured(RUNS))["rates"]
-    assert rates["plain"]["tokens_per_s"] == 2.0
-    assert rates["plain"]["tokens_per_s_after_first"] == 2.0
-    assert rates["ngram"]["tokens_per_pass"] == pytest.approx(8 / 6)
-    assert rates["transformers"]["services_cpu_share"] == pytest.approx(0.01)
-    assert rates["transformers"]["tokens_per_pass"] is None
+def test_a_pair_that_did_not_take_part_has_no_ratio():
+    report = summary(measured(SEEN, pairs=[("lookup", "llama.cpp"), ("lookup", "plain")]))
+    assert [row["over"] for row in report["ratios"]] == [["lookup", "plain"]]
 
 
-def test_a_drafted_text_that_differs_is_reported():
-    assert summary(SETTINGS, measured(RUNS))["identical"]
-    wrong = [*RUNS[:4], run("ngram", PROMPTS[1], 2.0, ids=(1, 2, 3, 9)), RUNS[5]]
-    assert not summary(SETTINGS, measured(wrong))["identical"]
+def test_ratios_of_different_groups_are_kept_apart():
+    fast = [seen(2, "plain", 2.0, group="8"), seen(2, "lookup", 0.5, group="8")]
+    rows = summary(measured([*SEEN, *fast]))["ratios"]
+    found = {row["group"]: row["median"] for row in rows if row["over"] == ["lookup", "plain"]}
+    assert found == {"": 1.5, "8": 4.0}
 
 
-def test_the_picture_is_a_png(tmp_path):
-    path = tmp_path / "picture.png"
-    picture(summary(SETTINGS, measured(RUNS)), path)
-    assert path.read_bytes().startswith(b"\x89PNG")
+def test_every_category_has_its_ratio():
+    rows = summary(measured(SEEN))["categories"]
+    found = {row["category"]: row["median"] for row in rows if row["over"] == ["lookup", "plain"]}
+    assert found == {"code": 2.0, "chat": 1.0}
 
 
-def test_later_rounds_find_no_warm_prefix_beyond_the_template():
-    first, second, third = (messages_of(PROMPTS[0], number) for number in range(3))
-    assert first == (("user", "x"),)
-    assert len({first, second, third}) == 3
-    assert second[0][0] == "system"
+def test_rates_sum_over_all_cells_in_the_order_of_the_set_ups():
+    rows = summary(measured(SEEN))["rates"]
+    assert [row["set_up"] for row in rows] == ["plain", "lookup", "transformers"]
+    plain, lookup, other = rows
+    assert plain["tokens_per_s"] == 2.0
+    assert plain["tokens_per_s_after_first"] == 2.0
+    assert lookup["tokens_per_pass"] == pytest.approx(8 / 6)
+    assert other["tokens_per_pass"] is None
+    assert other["idle_services_cpu_share"] == pytest.approx(0.01)
+    assert plain["idle_services_cpu_share"] is None
+
+
+def test_agreement_with_the_plain_text_is_counted_and_demanded_only_of_our_own():
+    report = summary(measured(SEEN))
+    assert [(row["same_text"], row["answers"]) for row in report["rates"]] == [(2, 2), (2, 2), (1, 2)]
+    assert report["identical"]
+    wrong = [*SEEN[:3], seen(1, "lookup", 2.0, ids=(1, 2, 3, 9)), *SEEN[4:]]
+    assert not summary(measured(wrong))["identical"]
+
+
+def test_only_texts_that_differ_are_kept():
+    samples = summary(measured(SEEN))["samples"]
+    kept = [(one["set_up"], one["cell"]) for one in samples if "token_ids" in one["answers"][0]]
+    assert kept == [("transformers", 1)]
+
+
+def test_the_tables_say_the_ratio_of_every_pair_and_the_rate_of_every_set_up():
+    report = json.loads(json.dumps(summary(measured(SEEN))))
+    console = Console(file=io.StringIO(), width=140)
+    for table in (ratio_table(report), category_table(report, ("lookup", "plain")), rate_table(report)):
+        console.print(table)
+    text = console.file.getvalue()
+    for expected in ("1.50x", "1.00-2.00", "code", "2 of 2", "1 of 2", "transformers"):
+        assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("bench", "group"), [("single", ""), ("load", "8 sessions"), ("latency", "20 ms"), ("worst", "stalled")]
+)
+def test_every_bench_has_a_picture(tmp_path, bench, group):
+    here = [seen(0, name, 1.0, group=group) for name in ("plain", "lookup")]
+    report = summary(measured(here, bench=bench, pairs=[("lookup", "plain")]))
+    draw(report, tmp_path / "picture.png")
+    draw(report, tmp_path / "picture.svg")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "picture.svg").read_bytes()

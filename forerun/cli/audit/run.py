@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from forerun.cli.audit.drafters import Material, is_model, source_of
 from forerun.cli.audit.reference import Conditions, Reference
 from forerun.cli.client import Answer, Client
 from forerun.cli.cores import share_out
+from forerun.cli.parallel import in_parallel
 from forerun.cli.progress import prepare, start
 from forerun.cli.prompts import Prompt
 from forerun.cli.stack import Stack
@@ -165,25 +165,6 @@ def counts_of(answer: Answer) -> Counts:
         bonus=speculation.num_bonus,
         salvaged=speculation.num_salvaged,
     )
-
-
-async def in_parallel(
-    prompts: Sequence[Prompt], sessions: int, one: Callable[[Prompt], Awaitable[None]]
-) -> None:
-    """`one` has run for every prompt, `sessions` at a time; the first fault ends them all and is raised."""
-    waiting = iter(prompts)
-
-    async def worker() -> None:
-        for prompt in waiting:
-            await one(prompt)
-
-    tasks = [asyncio.create_task(worker()) for _ in range(sessions)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _texts(tokenizer_json: bytes, differences: Sequence[Difference]) -> dict[int, str]:

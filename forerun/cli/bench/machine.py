@@ -1,13 +1,52 @@
-"""What else this machine does while it measures."""
+"""The machine that measures: what it is, and what else it does meanwhile."""
 
 from __future__ import annotations
 
 import os
+import platform
 import time
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from forerun.cli.stack import Stack
 from forerun.engine.cores import usable_cores
+
+# What decides how fast a matrix product can be on x86-64.
+TELLING_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_tile")
+PACKAGES = ("forerun", "torch", "transformers", "grpcio", "llama-cpp-python")
+
+
+def facts() -> dict[str, Any]:
+    """Return what is needed to judge, or repeat, a measurement on this machine."""
+    processor = _processor()
+    return {
+        "processor": processor.get("model name") or platform.processor() or platform.machine(),
+        "instructions": [flag for flag in TELLING_FLAGS if flag in processor.get("flags", "").split()],
+        "cores": usable_cores(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_average": os.getloadavg()[0],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def _processor() -> dict[str, str]:
+    """Return what the system says of the first core; nothing where it says nothing."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 class Bystanders:
