@@ -285,5 +285,6 @@ async def test_metrics_count_answers_tokens_and_commits(stub, answer):
     counted = [b - a for a, b in zip(before, after, strict=True)]
     *others, num_commits, num_ended = counted
     assert (*others, num_ended) == (1, len(answer), 1)
-    assert 1 <= num_commits <= -(-len(answer) // 2)  # what is settled while a commit is under way goes into one
+    # What is settled while a commit is under way goes into one.
+    assert 1 <= num_commits <= -(-len(answer) // 2)
     assert REGISTRY.get_sample_value("forerun_gateway_requests_total", {"outcome": "empty"}) >= 1
