@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import Counter, Gauge, Histogram
 
 from forerun.core.types import PassRecord
@@ -43,9 +45,24 @@ WIRE_SECONDS = Histogram(
 SESSIONS_RUNNING = Gauge("forerun_verifier_sessions_running", "Sessions that take part in passes")
 SESSIONS_QUEUED = Gauge("forerun_verifier_sessions_queued", "Sessions that wait for a place")
 DRAFTERS_ATTACHED = Gauge("forerun_verifier_drafters_attached", "Open Verify streams")
+KV_POSITIONS = Gauge("forerun_verifier_kv_positions", "Positions the KV pool holds in all")
+KV_POSITIONS_HELD = Gauge(
+    "forerun_verifier_kv_positions_held",
+    "Positions of the KV pool that sessions hold; the rest is free or serves equal prefixes",
+)
 SET_BACKS = Counter(
     "forerun_verifier_set_backs", "Sessions whose KV was dropped for want of room and computed again"
 )
+
+
+def watch(
+    *, running: Callable[[], int], queued: Callable[[], int], kv_held: Callable[[], int], kv_positions: int
+) -> None:
+    """Gauges show what these say whenever somebody asks, in whatever thread."""
+    SESSIONS_RUNNING.set_function(running)
+    SESSIONS_QUEUED.set_function(queued)
+    KV_POSITIONS_HELD.set_function(kv_held)
+    KV_POSITIONS.set(kv_positions)
 
 
 def observe_pass(num_rows: int, num_sessions: int, pass_us: int) -> None:

@@ -19,6 +19,7 @@ from forerun.wire import telemetry
 from forerun.wire.address import Address, advertised
 from forerun.wire.server import Server
 from forerun.wire.tls import Tls
+from verifier_service import metrics
 from verifier_service.scheduler import Scheduler
 from verifier_service.servicer import Verifier
 from verifier_service.sessions import Sessions
@@ -93,6 +94,12 @@ async def _serve(
 ) -> None:
     sessions = Sessions(
         max_sessions=settings.max_sessions, max_queue=settings.max_queue, window=settings.window
+    )
+    metrics.watch(
+        running=lambda: len(sessions.running),
+        queued=lambda: len(sessions.queued),
+        kv_held=lambda: engine.held,
+        kv_positions=engine.capacity,
     )
     pacing = Pacing()
     verifier = Verifier(

@@ -45,6 +45,10 @@ class Engine(Protocol):
     def capacity(self) -> int:
         """Positions the KV pool holds in all."""
 
+    @property
+    def held(self) -> int:
+        """Positions of them that open sessions hold, in whole blocks; any thread may ask."""
+
     def open(self, session_id: str, token_ids: Sequence[int]) -> int:
         """Make a session known; return how many leading positions of `token_ids` already have KV.
 

@@ -36,6 +36,11 @@ class PagedEngine:
         return self._pool.num_blocks * BLOCK
 
     @property
+    def held(self) -> int:
+        """Positions of them that open sessions hold, in whole blocks; any thread may ask."""
+        return self._pool.num_held * BLOCK
+
+    @property
     def pool(self) -> KvPool:
         """Who holds which block, for counts."""
         return self._pool

@@ -7,11 +7,12 @@ import json
 import signal
 import socket
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from forerun.v1 import verifier_pb2, verifier_pb2_grpc
+from forerun.v1 import sampling_pb2, verifier_pb2, verifier_pb2_grpc
 from forerun.wire.channel import open_channel
 from forerun.wire.tls import Tls
 
@@ -51,6 +52,58 @@ async def test_it_says_that_it_is_ready_serves_and_ends_cleanly(
     assert model.name == "tiny"
     assert model.vocab_fingerprint == tokenizer.vocab_fingerprint
     assert json.loads(tokenizer.tokenizer_json)["model"]["type"] == "WordLevel"
+
+
+async def test_its_gauges_show_sessions_and_the_use_of_the_kv_pool(tiny_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = await launch(
+        *("--model", str(tiny_folder), "--listen", "127.0.0.1:0", "--metrics-port", str(port)),
+        *("--max-sessions", "1", "--kv-pool-mib", "8", "--flush-ms", "0"),
+    )
+
+    def gauges() -> list[float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
+        names = ("sessions_running", "sessions_queued", "kv_positions_held", "kv_positions")
+        return [float(lines[f"forerun_verifier_{name}"]) for name in names]
+
+    async with asyncio.timeout(120):
+        ready = json.loads(await process.stdout.readline())
+        positions = gauges()[3]
+        assert gauges() == [0, 0, 0, positions]
+        assert positions > 512
+        channel = open_channel(ready["address"], Tls())
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        calls = [
+            stub.Decode(
+                verifier_pb2.DecodeRequest(
+                    session_id=name,
+                    epoch=1,
+                    token_ids=[1, 2, 3],
+                    prompt_length=3,
+                    sampling=sampling_pb2.Sampling(top_p=1),
+                    mode=sampling_pb2.MODE_GREEDY,
+                    max_tokens=500,
+                    ignore_end_tokens=True,
+                )
+            )
+            for name in ("a", "b")
+        ]
+        for call in calls:
+            await call.read()
+        while gauges()[2] == 0:  # noqa: ASYNC110 - until the first pass is under way, over there
+            await asyncio.sleep(0)
+        running, queued, held, _ = gauges()
+        assert (running, queued) == (1, 1)
+        assert held % 16 == 0
+        for call in calls:
+            call.cancel()
+        while gauges()[:3] != [0, 0, 0]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await channel.close()
+        process.terminate()
+        assert await process.wait() == 0
 
 
 @pytest.mark.parametrize(
