@@ -134,7 +134,7 @@ class World:
         self.sums.tokens += copies * len(token_ids)
         self.sums.tested += copies * tested
         self.sums.accepted += copies * accepted
-        stream.window = self.pacing.window(stream.survival, stream.num_passes, session.window)
+        stream.window = self.pacing.window(stream.survival, stream.num_passes, session.window, stream.adds)
         stream.told(base + len(token_ids), self.clock.now_ns)
         tree.set_window(1, stream.window)
         verdict = Verdict(
@@ -152,7 +152,9 @@ class World:
         self.clock.after(self._half_trip_ns, lambda: drafter.hear(pupil, verdict))
 
     def _receive(self, session: Session, message: DraftMessage) -> None:
-        session.tree.graft(1, message.base, message.parent, message.first_id, message.token_ids)
+        num_new = session.tree.graft(1, message.base, message.parent, message.first_id, message.token_ids)
+        if message.token_ids:
+            session.streams[1].hung(num_new)
         session.streams[1].heard(message.base, len(message.token_ids), self.clock.now_ns)
 
     def _decode(self, index: int) -> Session:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from forerun.core.types import Origin, Sampling
 from forerun.engine.interface import Engine
+from forerun.v1 import verifier_pb2
 from tests.verifier_service.conftest import VOCAB, serving
 from tests.verifier_service.recital import Recital
 
@@ -61,3 +64,25 @@ async def test_sampled_text_is_drafted_too(tiny_engine: Engine, seed: int | None
         answer = await service.decode(ask)
     assert len(answer.token_ids) == 120
     assert Origin.DRAFTED in answer.origins
+
+
+async def test_a_drafter_that_only_repeats_what_is_known_is_told_to_stop() -> None:
+    """It says what the text already holds, message after message; nothing of it is ever new."""
+    text = VERSE * 80
+    recital = Recital([*text, *[0] * 40])
+    async with serving(recital, lookup=True) as service:
+        call = service.stub.Decode(service.request(PROMPT, max_tokens=len(text) - len(PROMPT)))
+        verify = service.stub.Verify()
+        await verify.write(service.attach("s1", (await call.read()).started))
+        await verify.read()
+        for number in range(40):
+            draft = verifier_pb2.Draft(base=1, parent=0, first_id=number + 1, token_ids=[text[1]])
+            await verify.write(verifier_pb2.VerifyRequest(draft=draft))
+        recital.run_free()
+        windows = []
+        while not (message := await verify.read()).verdict.finish_reason:
+            windows.append(message.verdict.window)
+            await asyncio.sleep(0)
+        verify.cancel()
+        call.cancel()
+    assert 0 in windows
