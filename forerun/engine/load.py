@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,13 @@ import torch
 from forerun.core.types import Exactness, ModelInfo, TokenizerFiles
 from forerun.engine.convert import ensure_converted, ensure_smollm2, silent
 from forerun.engine.cores import threads_to_use
-from forerun.engine.kv import BLOCK
+from forerun.engine.cuda.load import load_torch_forward
+from forerun.engine.device import choose_device, device_asked
 from forerun.engine.model_config import UNSUPPORTED, read_config
 from forerun.engine.native.build import KernelsUnavailableError, load_kernels
 from forerun.engine.native.forward import NativeForward, block_bytes
 from forerun.engine.paged_engine import PagedEngine
+from forerun.engine.pool_size import pool_blocks
 from forerun.engine.probe import probe_once
 from forerun.engine.rows import Forward
 from forerun.engine.tokenizer_files import end_token_ids, read_tokenizer, vocabulary
@@ -29,9 +30,6 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-DEFAULT_POOL_BYTES = 2 << 30
-MOST_BLOCKS = 1 << 16  # by default: a million positions
-MEMORY_SHARE = 0.25  # of the machine's memory, for the KV pool, at most
 
 
 def load_engine(
@@ -39,6 +37,7 @@ def load_engine(
     *,
     name: str | None = None,
     dtype: str = "bfloat16",
+    device: str | None = None,
     threads: int | None = None,
     pool_bytes: int | None = None,
     progress: Progress | None = None,
@@ -46,18 +45,20 @@ def load_engine(
     """Load a model and probe it; return its engine and tokenizer.
 
     `spec`: "smollm2", a folder, a .gguf file, or a hub id. `name`: what the model is called, by default after its
-    spec. `threads`: None takes $FORERUN_THREADS or all cores.
-    `pool_bytes`: KV memory, None takes a share of the machine's. The engine belongs to the calling thread.
+    spec. `device`: auto, cpu or cuda, None takes $FORERUN_DEVICE or auto. `threads`: on CPUs, None takes
+    $FORERUN_THREADS or all cores. `pool_bytes`: KV memory, None takes a share of the machine's or of the GPU's.
+    The engine belongs to the calling thread.
     Raises NotFound for a model that is not there, InvalidRequest for one that is broken or not supported.
     """
     progress = progress or silent
     if dtype not in DTYPES:
         raise InvalidRequest(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}", field="dtype")
+    said = device_asked(device)
     folder = find_folder(spec, progress)
     files = read_tokenizer(folder)
     tokens = vocabulary(files.tokenizer_json)
     threads = threads_to_use(threads)
-    loaded = _load_forward(folder, max(tokens) + 1, DTYPES[dtype], threads, pool_bytes, progress)
+    loaded = _load_forward(folder, max(tokens) + 1, DTYPES[dtype], said, threads, pool_bytes, progress)
     weights = revision(folder)
     model = ModelInfo(
         name=name or model_name(spec),
@@ -65,7 +66,9 @@ def load_engine(
         vocab_fingerprint=files.vocab_fingerprint,
         vocab_size=loaded.vocab_size,
         max_context=loaded.max_context,
-        numerics=hashlib.sha256(f"{weights} {dtype} cpu {loaded.forward.build}".encode()).hexdigest()[:32],
+        numerics=hashlib.sha256(
+            f"{weights} {dtype} {loaded.device} {loaded.forward.build}".encode()
+        ).hexdigest()[:32],
         exact=Exactness.NUMERIC,
         end_token_ids=end_token_ids(folder, files, tokens),
     )
@@ -83,17 +86,30 @@ class _Loaded:
     num_blocks: int
     vocab_size: int
     max_context: int
+    device: str = "cpu"
 
 
 def _load_forward(
     folder: Path,
     num_tokens: int,
     dtype: torch.dtype,
+    device: str,
     threads: int,
     pool_bytes: int | None,
     progress: Progress,
 ) -> _Loaded:
-    """Our own forward where it knows the model and a C compiler is at hand, transformers' modules elsewhere."""
+    """Our own forward where it knows the model, on CPUs where a C compiler is at hand; else transformers' modules.
+
+    These compute on CPUs alone: a model that takes them is refused where a GPU was asked for by name.
+    """
+    chosen = choose_device(device)
+    if chosen.type != "cpu":
+        try:
+            return _load_torch(folder, num_tokens, dtype, chosen, pool_bytes, progress)
+        except InvalidRequest as error:
+            if error.reason != UNSUPPORTED or device == chosen.type:
+                raise
+            log.warning("the GPU stays unused, this model computes on the CPUs: %s", error.message)
     try:
         return _load_native(folder, num_tokens, dtype, threads, pool_bytes, progress)
     except KernelsUnavailableError as error:
@@ -119,6 +135,28 @@ def _load_native(
     num_blocks = pool_blocks(block_bytes(config, dtype), config.max_context, pool_bytes)
     forward.load(folder, num_blocks, lambda fraction: progress("loading weights", fraction))
     return _Loaded(forward, num_blocks, vocab_size, config.max_context)
+
+
+def _load_torch(
+    folder: Path,
+    num_tokens: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    pool_bytes: int | None,
+    progress: Progress,
+) -> _Loaded:
+    config = read_config(folder)
+    vocab_size = min(num_tokens, config.vocab_width)
+    forward, num_blocks = load_torch_forward(
+        folder,
+        config,
+        vocab_size=vocab_size,
+        dtype=dtype,
+        device=device,
+        pool_bytes=pool_bytes,
+        progress=progress,
+    )
+    return _Loaded(forward, num_blocks, vocab_size, config.max_context, device.type)
 
 
 def _load_modules(
@@ -156,32 +194,6 @@ def model_name(spec: str) -> str:
     """What the model is called: the hub id, or the last part of a path."""
     path = Path(spec).expanduser()
     return path.resolve().stem if path.suffix == ".gguf" else path.resolve().name if path.is_dir() else spec
-
-
-def pool_blocks(block_size: int, max_context: int, pool_bytes: int | None) -> int:
-    """Blocks of `block_size` bytes the KV pool gets: what `pool_bytes` holds, by default a share of memory.
-
-    By default a context that needs more than the share gets it, up to half of memory. Raises InvalidRequest for a
-    pool that does not hold one full context.
-    """
-    needed = -(-max_context // BLOCK) * block_size
-    memory = _memory_bytes()
-    room = pool_bytes
-    if room is None:
-        share = min(DEFAULT_POOL_BYTES, int(memory * MEMORY_SHARE), MOST_BLOCKS * block_size)
-        room = min(max(needed, share), memory // 2)
-    if room < needed:
-        raise InvalidRequest(
-            f"a KV pool of {room >> 20} MiB does not hold one context of {max_context} positions; "
-            f"it takes {-(-needed >> 20)} MiB",
-            field="pool_bytes",
-            reason="POOL_TOO_SMALL",
-        )
-    return room // block_size
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _from_hub(spec: str) -> Path:

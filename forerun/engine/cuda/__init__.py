@@ -1,0 +1,1 @@
+"""The Llama family on a GPU: torch's products in passes of few shapes, captured as graphs."""
