@@ -4,7 +4,7 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PIP_RETRIES ?= 10
 
-.PHONY: help setup model proto stubs-fresh fmt lint type arch buf check test demo bench hooks clean
+.PHONY: help setup model proto stubs-fresh fmt lint type arch buf check test demo bench gpu-check hooks clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,10 @@ demo: model  ## Three prompts, plain and drafted, and a killed drafter
 
 bench: model  ## Speed of one session against its baselines
 	forerun bench single
+
+OUT ?= results
+gpu-check:  ## What a GPU here does: tests, invariance, cost of a pass, drafting (needs torch, numpy, safetensors)
+	PYTHONPATH=$(CURDIR) $(if $(wildcard $(PY)),$(PY),python3) -m benchmarks.gpu_check --out $(OUT)
 
 hooks: setup  ## Run `make check`'s parts before every commit
 	pre-commit install
