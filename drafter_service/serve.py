@@ -73,6 +73,7 @@ def _load(settings: Settings, spec: str) -> Engine:
     engine, _ = load_engine(
         spec,
         dtype=settings.dtype,
+        device=settings.device,
         threads=settings.threads or None,
         pool_bytes=settings.kv_pool_mib * MIB or None,
         progress=lambda what, share: log.info("loading", what=what, percent=round(100 * share)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from forerun.wire.settings import Dtype, GraceS, KvPoolMib, Listen, ServiceSettings, Threads
+from forerun.wire.settings import Device, Dtype, GraceS, KvPoolMib, Listen, ServiceSettings, Threads
 
 
 class Settings(ServiceSettings):
@@ -14,6 +14,7 @@ class Settings(ServiceSettings):
     name: str = Field(default="", description="stable name of this drafter; default: host and port")
     listen: Listen = "127.0.0.1:7101"
     dtype: Dtype = "bfloat16"
+    device: Device = "auto"
     threads: Threads = 0
     kv_pool_mib: KvPoolMib = 0
     max_sessions: int = Field(default=64, ge=1, description="sessions drafted for at once")

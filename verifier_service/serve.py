@@ -77,6 +77,7 @@ def _load(settings: Settings) -> tuple[Engine, TokenizerFiles]:
         settings.model,
         name=settings.name,
         dtype=settings.dtype,
+        device=settings.device,
         threads=settings.threads or None,
         pool_bytes=settings.kv_pool_mib * MIB or None,
         progress=lambda what, share: log.info("loading", what=what, percent=round(100 * share)),

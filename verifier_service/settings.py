@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from forerun.wire.settings import Dtype, KvPoolMib, Listen, ServiceSettings, Threads
+from forerun.wire.settings import Device, Dtype, KvPoolMib, Listen, ServiceSettings, Threads
 
 
 class Settings(ServiceSettings):
@@ -15,6 +15,7 @@ class Settings(ServiceSettings):
     listen: Listen = "127.0.0.1:7001"
     advertise: str = Field(default="", description="host:port at which drafters reach this very verifier")
     dtype: Dtype = "bfloat16"
+    device: Device = "auto"
     threads: Threads = 0
     kv_pool_mib: KvPoolMib = 0
     max_sessions: int = Field(default=64, ge=1, description="sessions that run at once")

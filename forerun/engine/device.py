@@ -27,7 +27,7 @@ def choose_device(said: str) -> torch.device:
     there = torch.cuda.is_available()
     if said == "cuda" and not there:
         why = "no GPU answers" if torch.version.cuda else "this build of torch knows no CUDA"
-        raise InvalidRequest(f"device cuda: {why}", field="device", reason="NO_DEVICE")
+        raise InvalidRequest(f"cuda cannot be used: {why}", field="device", reason="NO_DEVICE")
     if said == "cpu" or not there:
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())

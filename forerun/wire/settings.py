@@ -22,8 +22,12 @@ ENV_PREFIX = "FORERUN_"
 
 Listen = Annotated[str, Field(description="host:port to listen on")]
 Dtype = Annotated[str, Field(description="bfloat16 or float32")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    Field(description="where the model computes: cpu, cuda, or auto, a GPU where one answers"),
+]
 Threads = Annotated[int, Field(ge=0, description="CPU threads; 0: all cores")]
-KvPoolMib = Annotated[int, Field(ge=0, description="KV pool in MiB; 0: a share of the memory")]
+KvPoolMib = Annotated[int, Field(ge=0, description="KV pool in MiB; 0: a share of the device's memory")]
 Port = Annotated[int, Field(ge=0, le=65535)]
 GraceS = Annotated[float, Field(ge=0, description="seconds to finish what runs after SIGTERM")]
 

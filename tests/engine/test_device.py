@@ -1,6 +1,9 @@
 """Where a process computes is said once, and what cannot be is refused by name."""
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +33,7 @@ def test_an_unknown_device_is_refused(tiny: Path) -> None:
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InvalidRequest, match="device cuda: ") as caught:
+    with pytest.raises(InvalidRequest, match="cuda cannot be used: ") as caught:
         choose_device("cuda")
     assert caught.value.reason == "NO_DEVICE"
     assert choose_device("auto").type == choose_device("cpu").type == "cpu"
@@ -64,3 +67,22 @@ def test_an_architecture_without_a_gpu_path_computes_on_cpus_unless_a_gpu_was_na
 def test_on_cpus_the_kernels_compute(tiny: Path) -> None:
     engine, _ = load_engine(str(tiny), device="cpu", threads=1, pool_bytes=1 << 20)
     assert isinstance(engine._forward, NativeForward)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("service", "flag"), [("verifier_service", "--model={}"), ("drafter_service", "--source=model:{}")]
+)
+def test_a_service_told_to_use_a_gpu_that_is_not_there_says_so_and_ends(
+    tiny: Path, service: str, flag: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", service, flag.format(tiny), "--device=cuda", "--listen=127.0.0.1:0"],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert "cuda cannot be used" in ran.stderr
+    assert "Traceback" not in ran.stderr
