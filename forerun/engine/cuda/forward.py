@@ -72,7 +72,7 @@ class TorchForward:
         self._host_picked = torch.zeros(TILE, dtype=torch.int64, pin_memory=cuda)
         self._host_logits = torch.zeros(TILE, vocab_size, pin_memory=cuda)
         self._bodies, self._heads = self._prepared(buckets, progress)
-        self.buckets = tuple(buckets)
+        self.buckets = buckets
         length = min(_TRIAL_LENGTH, config.max_context, num_blocks * BLOCK)
         self.buckets = tuple(self._equal_to_tile(length))
 

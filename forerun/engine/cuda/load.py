@@ -11,7 +11,7 @@ import torch
 from forerun.engine.cuda.attention import Attention, GatheredAttention
 from forerun.engine.cuda.attention_check import difference
 from forerun.engine.cuda.device_weights import read_weights
-from forerun.engine.cuda.forward import BUCKETS, TorchForward, block_bytes
+from forerun.engine.cuda.forward import BUCKETS, TorchForward, block_bytes, prepare_torch
 from forerun.engine.model_config import ModelConfig
 from forerun.engine.pool_size import MOST_BLOCKS, blocks_in, pool_blocks
 from forerun.errors import InvalidRequest
@@ -74,6 +74,7 @@ def device_blocks(
 
 def choose_attention(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Attention:
     """On a GPU the Triton kernels, where they are there and agree with plain torch; else plain torch."""
+    prepare_torch()  # read once, at the first product
     plain = GatheredAttention()
     if device.type != "cuda":
         return plain
