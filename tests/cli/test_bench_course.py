@@ -39,13 +39,15 @@ async def test_contestants_take_turns_in_changing_order():
 
 
 async def test_everyone_warms_up_before_each_group_with_as_many_sessions():
-    log, groups = [], []
-    cells = [cell(0, "1 session"), cell(1, "1 session"), cell(2, "8 sessions", 8)]
-    await run_course(cells, [Noted("A", log), Noted("B", log)], CONSOLE, before_group=groups.append)
+    log, told = [], []
+    cells = [cell(0, "1 session"), cell(1, "8 sessions", 8), cell(2, "1 session")]
+    await run_course(
+        cells, [Noted("A", log), Noted("B", log)], CONSOLE, before_cell=lambda one: told.append(one.group)
+    )
     assert [entry for entry in log if entry[1] == "warm-up"] == [
         ("A", "warm-up", 1, 1), ("B", "warm-up", 1, 1), ("A", "warm-up", 8, 8), ("B", "warm-up", 8, 8),
     ]  # fmt: skip
-    assert groups == ["1 session", "8 sessions"]
+    assert told == ["1 session", "8 sessions", "1 session"]
     assert [entry[1] for entry in log[:2]] == ["warm-up", "warm-up"]
 
 

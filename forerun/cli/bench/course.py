@@ -42,31 +42,32 @@ async def run_course(
     contestants: Sequence[Contestant],
     console: Console,
     *,
-    before_group: Callable[[str], None] | None = None,
+    before_cell: Callable[[Cell], None] | None = None,
     first_number: int = 0,
 ) -> list[Observation]:
     """Return what everyone did in every cell. Who goes first changes from cell to cell: A B, B A, A B.
 
-    Before the first cell of a group `before_group` is called and everyone warms up at its number of sessions.
+    Before each cell `before_cell` is called; before the first one of a group everyone warms up, with as many
+    sessions.
     Contestants that cannot have as many sessions are left out of a cell.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     seen: list[Observation] = []
-    group: str | None = None
-    with Progress(*columns, console=console, transient=True) as progress:
+    warm: set[str] = set()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("warm-up", total=len(cells) * len(contestants))
         for number, cell in enumerate(cells, first_number):
             able = [one for one in contestants if (one.most_sessions or cell.sessions) >= cell.sessions]
-            if cell.group != group:
-                group = cell.group
-                if before_group:
-                    before_group(group)
+            if before_cell:
+                before_cell(cell)
+            if cell.group not in warm:
+                warm.add(cell.group)
                 for one in able:
-                    progress.update(bar, description=f"{group}: {one.name} warms up".removeprefix(": "))
+                    progress.update(bar, description=f"{cell.group}: {one.name} warms up".removeprefix(": "))
                     await one.run(warm_up_jobs(cell, number), cell.sessions)
             shift = number % len(able)
             for one in able[shift:] + able[:shift]:
-                progress.update(bar, description=f"{group}: {one.name}".removeprefix(": "))
+                progress.update(bar, description=f"{cell.group}: {one.name}".removeprefix(": "))
                 seen.append(Observation(number, cell, one.name, await one.run(cell.jobs, cell.sessions)))
                 progress.advance(bar)
             progress.advance(bar, len(contestants) - len(able))

@@ -36,17 +36,17 @@ async def run_latency(settings: BenchSettings, round_trips_ms: Sequence[float], 
         served = await ground.serve(set_ups)
         groups = {f"{ms:g} ms": ms for ms in round_trips_ms}
         cells = [
-            Cell(group, (Job(prompt, lengths[prompt], index * settings.repeat + repetition),))
-            for index, group in enumerate(groups)
+            Cell(group, (Job(prompt, lengths[prompt], repetition * len(groups) + index),))
             for repetition in range(settings.repeat)
             for prompt in settings.prompts
+            for index, group in enumerate(groups)
         ]
 
-        def move(group: str) -> None:
+        def move(cell: Cell) -> None:
             for one in served:
                 if one.relay:
-                    one.relay.one_way_s = groups[group] / 2000
+                    one.relay.one_way_s = groups[cell.group] / 2000
 
         with ground.watched():
-            seen = await run_course(cells, served, console, before_group=move)
+            seen = await run_course(cells, served, console, before_cell=move)
         return ground.measured("latency", served, seen, PAIRS)

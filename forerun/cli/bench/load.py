@@ -46,8 +46,8 @@ async def run_load(
         jobs = endless(settings.prompts, lengths, 1)
         cells = [
             Cell(group_of(number), tuple(islice(jobs, max(LEAST_ANSWERS, waves * number))), number)
-            for number in sessions
             for _ in range(settings.repeat)
+            for number in sessions
         ]
         with ground.watched():
             seen = await run_course(cells, contestants, console)
