@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.cli.bench.command import OWN_PROMPTS
+from forerun.cli.bench.flags import OWN_PROMPTS
 from forerun.cli.prompts import one_of_each_category, read_prompts
 from forerun.errors import InvalidRequest
 

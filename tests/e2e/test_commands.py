@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from forerun.cli.bench.command import OWN_PROMPTS
+from forerun.cli.bench.flags import OWN_PROMPTS
 from forerun.cli.launch import free_port
 from tests.e2e.whole import QUOTE
 
