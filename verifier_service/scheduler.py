@@ -86,6 +86,9 @@ class Scheduler:
         self._pacing = pacing
         self._prompt_cost = PromptCost()
         self._lookup = lookup  # draft by look-up for every session that wants drafts
+        self._untold: list[
+            tuple[Session, Settled]
+        ] = []  # settled by the last pass; told while the next one runs
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -98,10 +101,13 @@ class Scheduler:
             await self._await_drafts()
             turns = self._compose()
             if not turns:
+                self._tell()
                 continue
             try:
                 started = time.monotonic_ns()
-                logits = await self._thread.run(self._engine.forward, [turn.segment() for turn in turns])
+                passing = self._thread.run(self._engine.forward, [turn.segment() for turn in turns])
+                self._tell()
+                logits = await passing
             except PoolFullError as full:
                 self._set_back(full)
             except Exception as fault:
@@ -126,6 +132,8 @@ class Scheduler:
 
     async def _await_drafts(self) -> None:
         """Give drafters that owe an answer the time that waiting for them pays, for all sessions at once."""
+        if not any(session.streams for session in self._decoding()):
+            return
         started = time.monotonic_ns()
         deadline = started + 1000 * int(self._pacing.wait_us([s.outlook() for s in self._decoding()]))
         while (left := deadline - time.monotonic_ns()) > 0 and any(s.owed() for s in self._decoding()):
@@ -232,14 +240,21 @@ class Scheduler:
             num_prefilled=session.num_prefilled + turn.num_fed - 1,
         )
         session.ready_ns, session.wait_ns, session.num_prefilled = time.monotonic_ns(), 0, 0
-        metrics.observe_outcome(record, len(token_ids))
         settled = Settled(base, token_ids, outcome.origins[: len(token_ids)], finish, record)
         self._tell_drafters(session, outcome, settled)
-        trace_pass(session.trace, settled)
-        if finish is FinishReason.NONE:
+        self._untold.append((session, settled))
+        if finish is not FinishReason.NONE:
+            self._tell()
+            self._sessions.end(session, finish)
+
+    def _tell(self) -> None:
+        """Everything settled has been told to its listener, counted and traced."""
+        untold, self._untold = self._untold, []
+        for session, settled in untold:
             session.tell(settled)
-        else:
-            self._sessions.finish(session, settled)
+            trace_pass(session.trace, settled)
+            if settled.record:
+                metrics.observe_outcome(settled.record, len(settled.token_ids))
 
     def _tell_drafters(self, session: Session, outcome: Outcome, settled: Settled) -> None:
         if session.lookup:
@@ -287,6 +302,7 @@ class Scheduler:
         metrics.SET_BACKS.inc()
 
     def _fail(self, sessions: Sequence[Session], fault: Exception) -> None:
+        self._tell()  # what was settled before comes before the error
         for session in sessions:
             error = (
                 fault

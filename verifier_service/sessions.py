@@ -109,10 +109,5 @@ class Sessions:
         session.opened, session.computed = False, 0
         self.changed.set()
 
-    def finish(self, session: Session, settled: Settled) -> None:
-        """Tell the listener the last tokens and end the session."""
-        session.tell(settled)
-        self.end(session, settled.finish_reason)
-
     def _by_id(self, session_id: str) -> Session | None:
         return self.running.get(session_id) or next((s for s in self.queued if s.id == session_id), None)

@@ -17,13 +17,13 @@ class EngineThread:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
-    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Await `function(*args, **kwargs)` on the thread; its exceptions arrive here.
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Begin `function(*args, **kwargs)` on the thread, after the calls before it; await what it returns.
 
-        A call that has begun runs to its end even if the caller is cancelled; one that has not is dropped.
+        A call that has begun runs to its end even if the future is cancelled; one that has not is dropped.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+        return loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
     def close(self) -> None:
         """The call in progress is over and the thread is gone; calls that waited are cancelled."""

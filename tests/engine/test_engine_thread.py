@@ -25,7 +25,7 @@ async def test_the_loop_runs_on_while_a_call_computes() -> None:
         release.wait()
         return "done"
 
-    call = asyncio.create_task(thread.run(compute))
+    call = thread.run(compute)
     await reached.wait()
     assert not call.done()
     release.set()
