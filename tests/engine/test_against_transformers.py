@@ -13,6 +13,7 @@ from forerun.core.types import Exactness
 from forerun.engine.interface import Segment
 from forerun.engine.load import load_engine
 from forerun.engine.modules_forward import ModulesForward
+from forerun.engine.native.build import load_kernels
 from forerun.engine.native.forward import NativeForward
 from tests.engine.tiny_models import MODELS, OTHERS, VOCAB, save_words
 
@@ -54,6 +55,19 @@ def test_kernels_in_bf16_are_nearer_to_fp32_than_transformers_is(
     stock_error = np.abs(stock_logits(family(name), torch.bfloat16) - expected).mean()
     found, forward = our_logits(family(name), "bfloat16")
     assert isinstance(forward, NativeForward)
+    assert np.abs(found - expected).mean() < 1.1 * stock_error
+
+
+@pytest.mark.parametrize("name", ["smollm-like", "llama-wide-heads", "qwen3"])
+def test_kernels_without_tiles_compute_the_same_in_bf16(
+    family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    library = load_kernels().library
+    unit = min(1, library.forerun_bf16_unit())  # the best this processor has but AMX
+    monkeypatch.setattr(library, "forerun_bf16_unit", lambda: unit)
+    expected = stock_logits(family(name))
+    stock_error = np.abs(stock_logits(family(name), torch.bfloat16) - expected).mean()
+    found, _ = our_logits(family(name), "bfloat16")
     assert np.abs(found - expected).mean() < 1.1 * stock_error
 
 

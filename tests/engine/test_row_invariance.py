@@ -86,7 +86,7 @@ def test_neighbours_change_no_bit(
 
 
 @quick
-@given(detours=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40)), max_size=6))
+@given(detours=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 16)), max_size=6))
 def test_after_rollbacks_logits_are_those_of_a_fresh_prefill(
     engine: PagedEngine, expected: np.ndarray, detours: list[tuple[int, int]]
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forerun.engine.cache_folder import arriving_whole, cache_folder
 
-SOURCES = ("forward.c", "attention.h", "linear.h", "team.h", "vector.h")
+SOURCES = ("forward.c", "attention.h", "attention_amx.h", "linear.h", "team.h", "vector.h")
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-std=gnu11", "-pthread", "-w")
 # The machine's own instruction set, under the names compilers know it by; the last attempt is the baseline.
 MACHINES = (("-march=native",), ("-mcpu=native",), ())

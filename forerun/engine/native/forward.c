@@ -5,6 +5,7 @@
  * fp32; what enters a product is rounded to the weights' type once.
  */
 #include "attention.h"
+#include "attention_amx.h"
 #include "linear.h"
 #include "team.h"
 
@@ -28,7 +29,7 @@ typedef struct {
     const void *head; /* packed */
     const Layer *layers;
     const float *cosines, *sines; /* (positions, head_dim / 2) */
-    char *kv;                     /* (layers, blocks, kv_heads, 2, BLOCK * head_dim) in `type` */
+    char *kv;                     /* (layers, blocks, kv_heads, 2, BLOCK * head_dim) in `type`; in tiles with `amx` */
     int64_t num_blocks;
     float *residual, *qkv;                /* (max_rows, …) */
     void *normed, *attended, *activated;  /* (max_rows, …) in `type`, padding zero */
@@ -186,7 +187,10 @@ static void rotate_head(const Model *m, float *x, const float *weight, int posit
 static void write_kv(const Model *m, int layer, int block, int kv_head, int at, const float *key, const float *value) {
     char *keys = kv_at(m, layer, block, kv_head, 0), *values = kv_at(m, layer, block, kv_head, 1);
     for (int d = 0; d < m->head_dim; d++) {
-        if (m->type == BF16) {
+        if (m->amx) {
+            ((uint16_t *)keys)[tiled_key_at(d, at)] = to_bf16(key[d]);
+            ((uint16_t *)values)[tiled_value_at(d, at, m->head_dim)] = to_bf16(value[d]);
+        } else if (m->type == BF16) {
             ((uint16_t *)keys)[d * BLOCK + at] = to_bf16(key[d]);
             ((uint16_t *)values)[at * m->head_dim + d] = to_bf16(value[d]);
         } else {
@@ -242,7 +246,7 @@ static void attend_tile(const Model *m, const Pass *p, int layer, int row, int r
         const float *from = m->qkv + (long)(row + i / group) * m->qkv_stride + (kv_head * group + i % group) * m->head_dim;
         for (int d = 0; d < m->head_dim; d++) q[d][i] = from[d];
     }
-    attend(&kv, p->positions + row, rows, group, q, sums);
+    (m->amx ? attend_amx : attend)(&kv, p->positions + row, rows, group, q, sums);
     for (int i = 0; i < rows * group; i++) {
         void *to = row_of(m->attended, m->type, row + i / group, m->attention_stride);
         for (int d = 0; d < m->head_dim; d += LANES)

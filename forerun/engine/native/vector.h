@@ -102,8 +102,11 @@ INLINE float from_bf16(uint16_t h) {
 /* e^x to 2 units in the last place; below -87.3 it is 0. Cody-Waite reduction, Taylor polynomial of degree 7. */
 INLINE v16 exp16(v16 x) {
     const v16 low = splat(-87.3f), high = splat(88.3f), magic = splat(12582912.0f);
-    i16 underflow = x < low;
-    v16 t = select16(underflow, low, select16(x > high, high, x));
+#if defined(__AVX512F__) /* the second operand where one is NaN */
+    v16 t = (v16)_mm512_max_ps((__m512)low, _mm512_min_ps((__m512)high, (__m512)x));
+#else
+    v16 t = select16(x < low, low, select16(x > high, high, x));
+#endif
     v16 n = fma16(t, splat(1.44269504f), magic) - magic;
     v16 r = fma16(n, splat(-0.693359375f), t);
     r = fma16(n, splat(2.12194440e-4f), r);
@@ -116,7 +119,12 @@ INLINE v16 exp16(v16 x) {
     y = fma16(y, r, splat(1.0f));
     y = fma16(y, r, splat(1.0f));
     i16 power = (__builtin_convertvector(n, i16) + 127) << 23;
-    return select16(underflow, splat(0.0f), y * (v16)power);
+#if defined(__AVX512F__)
+    __mmask16 kept = _mm512_cmp_ps_mask((__m512)x, (__m512)low, _CMP_NLT_UQ);
+    return (v16)_mm512_maskz_mov_ps(kept, (__m512)(y * (v16)power));
+#else
+    return select16(x < low, splat(0.0f), y * (v16)power);
+#endif
 }
 
 INLINE float exp1(float x) { return exp16(splat(x))[0]; }
