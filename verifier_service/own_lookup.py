@@ -9,6 +9,7 @@ from verifier_service.stream import Source
 
 OWN_STREAM = 0  # attached drafters are numbered from 1
 SOURCE = "lookup"
+LONGEST = 16  # tokens; how many of them a pass checks is decided by what its rows cost
 
 
 class OwnLookup(Source):
@@ -19,7 +20,7 @@ class OwnLookup(Source):
 
     def __init__(self, tree: DraftTree, survival: Survival, window: int) -> None:
         super().__init__(OWN_STREAM, SOURCE, survival)
-        self.next_length = window
+        self.longest = min(window, LONGEST)
         self._tree = tree
         self._lookup = Lookup()
         tree.open_stream(OWN_STREAM, window)
@@ -28,7 +29,7 @@ class OwnLookup(Source):
         """At most `length` tokens hang from the head, if the text has a place like its end."""
         tree = self._tree
         self._lookup.extend(tree.token_ids[len(self._lookup) :])
-        found = self._lookup.propose((), min(length, self.next_length))
+        found = self._lookup.propose((), min(length, self.longest))
         self.answered(len(found))
         if found:
             tree.graft(OWN_STREAM, tree.base, 0, tree.seen_id(OWN_STREAM) + 1, found)

@@ -262,7 +262,6 @@ class Scheduler:
             session.lookup.window = self._pacing.window(
                 session.lookup.survival, session.lookup.num_passes, session.window
             )
-            session.lookup.next_length = self._pacing.burst_length(session.lookup.survival)
         now = time.monotonic_ns()
         for stream in list(session.streams.values()):
             if stream.unread(now):

@@ -146,7 +146,7 @@ class Session:
             )
             return Outlook(drafted.survival, min(self.tree.depth(number), self.room))
         if self.lookup and self._may_look_up(number):
-            return Outlook(self.lookup.survival, min(self.lookup.next_length, self.room))
+            return Outlook(self.lookup.survival, min(self.lookup.longest, self.room))
         return Outlook(NOTHING, 0)
 
     def outlook(self) -> Outlook:

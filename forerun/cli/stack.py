@@ -156,10 +156,13 @@ class Stack:
         """Return the processor time all services have used so far; 0 where the system does not say."""
         return sum(service.child.cpu_seconds() for service in self.services)
 
-    async def remove(self, services: Sequence[LocalService]) -> None:
-        """These services have ended, one after the other, and are no longer part of the stack."""
+    async def remove(self, services: Sequence[LocalService], *, grace_s: float | None = None) -> None:
+        """These services have ended, one after the other, and are no longer part of the stack.
+
+        `grace_s`: how long each may take, by default the stack's; 0 kills.
+        """
         for service in services:
-            await service.child.stop(self.grace_s + 1)
+            await service.child.stop(self.grace_s + 1 if grace_s is None else grace_s)
             self.services.remove(service)
 
     async def stop(self) -> None:

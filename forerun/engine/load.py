@@ -15,6 +15,7 @@ from forerun.engine.convert import ensure_converted, ensure_smollm2, silent
 from forerun.engine.cores import threads_to_use
 from forerun.engine.cuda.load import load_torch_forward
 from forerun.engine.device import choose_device, device_asked
+from forerun.engine.kv import BLOCK
 from forerun.engine.model_config import UNSUPPORTED, read_config
 from forerun.engine.native.build import KernelsUnavailableError, load_kernels
 from forerun.engine.native.forward import NativeForward, block_bytes
@@ -59,13 +60,16 @@ def load_engine(
     tokens = vocabulary(files.tokenizer_json)
     threads = threads_to_use(threads)
     loaded = _load_forward(folder, max(tokens) + 1, DTYPES[dtype], said, threads, pool_bytes, progress)
+    held = loaded.num_blocks * BLOCK
+    if held < loaded.max_context:
+        log.warning("the KV pool holds %d positions; the model's context is %d", held, loaded.max_context)
     weights = revision(folder)
     model = ModelInfo(
         name=name or model_name(spec),
         revision=weights[:16],
         vocab_fingerprint=files.vocab_fingerprint,
         vocab_size=loaded.vocab_size,
-        max_context=loaded.max_context,
+        max_context=min(loaded.max_context, held),
         numerics=hashlib.sha256(
             f"{weights} {dtype} {loaded.device} {loaded.forward.build}".encode()
         ).hexdigest()[:32],

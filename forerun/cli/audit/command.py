@@ -29,7 +29,7 @@ def audit(
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens an answer.")] = 64,
     drafter: Annotated[
         list[str] | None,
-        typer.Option(help="ngram, random, target, replay, none, or any drafter source; repeatable."),
+        typer.Option(help="lookup, ngram, random, target, replay, none, or any drafter source; repeatable."),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, max=100.0, help="Above 0 a seed is needed.")] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of every answer.")] = None,
@@ -39,6 +39,12 @@ def audit(
     window: Annotated[
         int | None, typer.Option(min=1, help="Undecided tokens in flight; few make for many bonus tokens.")
     ] = None,
+    pool_mib: Annotated[
+        int | None, typer.Option(min=1, help="KV pool of the verifier; a small one sets sessions back.")
+    ] = None,
+    lose_verifier: Annotated[
+        bool, typer.Option("--lose-verifier", help="Kill the verifier half-way; a second one goes on.")
+    ] = False,
     reference: Annotated[
         Path | None, typer.Option(help="File that keeps the plain answers for the next audit.")
     ] = None,
@@ -46,8 +52,9 @@ def audit(
 ) -> None:
     """Answer every prompt plainly and with each drafter; exit 0 only if all texts agree.
 
-    Drafters: `random` is an untrained model of the target's vocabulary, `target` the target itself,
-    `replay` drafts the right text with 20 % errors and random delays (`replay?error=0.1&delay_ms=30&seed=1`
+    Drafters: `lookup` is the verifier's own look-up, `ngram` a drafter's, `random` is an untrained model of
+    the target's vocabulary, `target` the target itself, `replay` drafts the right text with 20 % errors and
+    random delays (`replay?error=0.1&delay_ms=30&seed=1`
     sets them), `none` repeats the plain run.
     """
     if temperature > 0 and seed is None:
@@ -64,6 +71,8 @@ def audit(
         model=model,
         dtype="float32" if fp32 else dtype,
         window=window,
+        pool_mib=pool_mib,
+        lose_verifier=lose_verifier,
         reference=reference,
     )
     findings = run(run_audit(settings, progress_console()))

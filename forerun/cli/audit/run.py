@@ -18,13 +18,14 @@ from forerun.cli.cores import share_out
 from forerun.cli.parallel import in_parallel
 from forerun.cli.progress import prepare, start
 from forerun.cli.prompts import Prompt
-from forerun.cli.stack import Stack
+from forerun.cli.stack import LocalService, Stack
 from forerun.cli.verifier_client import describe
 from forerun.core.types import Exactness, Sampling
 from forerun.engine.cores import usable_cores
 from gateway.request import GenerationRequest
 
 NO_DRAFTER = "none"
+OWN_LOOKUP = "lookup"  # the verifier's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class AuditSettings:
     model: str
     dtype: str
     window: int | None
+    pool_mib: int | None
+    lose_verifier: bool
     reference: Path | None
 
 
@@ -56,10 +59,9 @@ async def run_audit(settings: AuditSettings, console: Console) -> Findings:
     prepare(settings.model, console)
     models = ["model:"] if any(is_model(one) for one in settings.drafters) else []
     shares = share_out(usable_cores(), verifiers=1, sources=models)
-    window = [] if settings.window is None else ["--window", str(settings.window)]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     async with Stack(model=settings.model, dtype=settings.dtype, shares=shares) as stack:
-        store, verifier = stack.add_store(fsync="everysec"), stack.add_verifier(*window)
+        store, verifier = stack.add_store(fsync="everysec"), _add_verifier(stack, settings)
         await start(stack, [store, verifier], console)
         model, tokenizer = await describe(verifier.address)
         conditions = Conditions(model.numerics, settings.temperature, settings.seed, settings.max_tokens)
@@ -79,6 +81,7 @@ class Audit:
         self._settings = settings
         self._stack = stack
         self._progress = progress
+        self._looks_up = False  # whether the verifier does
 
     async def plain_answers(self, conditions: Conditions) -> Reference:
         """Return the plain answer to every prompt: out of the reference file, or computed and kept there."""
@@ -120,8 +123,11 @@ class Audit:
                 differences.append(found)
             progress.update(line, advance=1, description=f"{drafter}: {len(differences)} differ")
 
-        sources = [] if drafter == NO_DRAFTER else [await source_of(drafter, material, settings.prompts)]
-        await self._ask(settings.prompts, sources, one)
+        if self._looks_up != (drafter == OWN_LOOKUP):
+            await self._replace_verifier()
+        unsourced = drafter in {NO_DRAFTER, OWN_LOOKUP}
+        sources = [] if unsourced else [await source_of(drafter, material, settings.prompts)]
+        await self._ask(settings.prompts, sources, one, lose_verifier=settings.lose_verifier)
         return Outcome(drafter, len(settings.prompts), counts, tuple(differences), inexact)
 
     async def _ask(
@@ -129,16 +135,45 @@ class Audit:
         prompts: Sequence[Prompt],
         sources: Sequence[str],
         one: Callable[[Client, Prompt], Awaitable[None]],
+        *,
+        lose_verifier: bool = False,
     ) -> None:
         stack = self._stack
         drafters = [stack.add_drafter(source) for source in sources]
         await stack.start(drafters)
-        (store,), (verifier,) = stack.by_role("store"), stack.by_role("verifier")
-        gateway = stack.add_gateway(store.address, [verifier], drafters)
+        (store,), verifiers = stack.by_role("store"), stack.by_role("verifier")
+        spare = [_add_verifier(stack, self._settings, lookup=self._looks_up)] if lose_verifier else []
+        await stack.start(spare)
+        gateway = stack.add_gateway(store.address, [*verifiers, *spare], drafters)
         await stack.start([gateway])
+        answered = 0
+
+        async def counted(prompt: Prompt) -> None:
+            nonlocal answered
+            await one(client, prompt)
+            answered += 1
+            if lose_verifier and answered == (len(prompts) + 1) // 2:
+                # Everything it decodes now goes on at the other one.
+                await stack.remove(verifiers, grace_s=0)
+
         async with Client(gateway.address) as client:
-            await in_parallel(prompts, self._settings.sessions, lambda prompt: one(client, prompt))
+            await in_parallel(prompts, self._settings.sessions, counted)
         await stack.remove([gateway, *drafters])
+
+    async def _replace_verifier(self) -> None:
+        """The one verifier drafts by look-up if the last one did not, and the other way round."""
+        self._looks_up = not self._looks_up
+        await self._stack.remove(self._stack.by_role("verifier"))
+        await self._stack.start([_add_verifier(self._stack, self._settings, lookup=self._looks_up)])
+
+
+def _add_verifier(stack: Stack, settings: AuditSettings, *, lookup: bool = False) -> LocalService:
+    flags = ["--name", "target"]  # the same for one that takes another's place
+    if settings.window is not None:
+        flags += ["--window", str(settings.window)]
+    if settings.pool_mib is not None:
+        flags += ["--kv-pool-mib", str(settings.pool_mib)]
+    return stack.add_verifier(*flags, lookup=lookup)
 
 
 def request_for(settings: AuditSettings, prompt: Prompt, *, no_draft: bool = False) -> GenerationRequest:
