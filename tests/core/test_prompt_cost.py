@@ -24,23 +24,23 @@ def feed(cost: PromptCost, row: float, depth: float, *, start: int, end: int, no
 
 # A row of products and a position attended to, in plain passes: SmolLM2 on two cores, a model with cheap attention,
 # one of which a row costs a tenth of a pass.
-@pytest.mark.parametrize(("row", "depth"), [(0.0125, 3.6e-5), (0.02, 2e-6), (0.1, 1e-5)])
+@pytest.mark.parametrize(("row", "depth"), [(0.0125, 1.7e-5), (0.02, 2e-6), (0.1, 1e-5)])
 def test_the_longest_pass_beside_a_long_prompt_is_three_plain_ones(row: float, depth: float) -> None:
     cost = PromptCost()
     feed(cost, row, depth, start=0, end=200, noise=0.2)  # an earlier prompt, short as most are
     passes = feed(cost, row, depth, start=0, end=4000, noise=0.2)
     assert max(passes) <= 3.0
-    assert sum(passes) / len(passes) > 1.4  # the room is used
+    assert sum(passes) / len(passes) > 1.35  # the room is used
 
 
 def test_the_first_prompt_of_all_is_held_within_bounds_by_the_prior() -> None:
-    assert max(feed(PromptCost(), 0.0125, 3.6e-5, start=0, end=4000, noise=0.2)) <= 3.0
+    assert max(feed(PromptCost(), 0.0125, 1.7e-5, start=0, end=4000, noise=0.2)) <= 3.0
 
 
 def test_a_prompt_that_begins_deep_is_fed_in_small_pieces_from_the_start() -> None:
     cost = PromptCost()
-    feed(cost, 0.0125, 3.6e-5, start=0, end=4000, noise=0.2)
-    assert max(feed(cost, 0.0125, 3.6e-5, start=3800, end=4000, noise=0.0)) <= 3.0
+    feed(cost, 0.0125, 1.7e-5, start=0, end=4000, noise=0.2)
+    assert max(feed(cost, 0.0125, 1.7e-5, start=3800, end=4000, noise=0.0)) <= 3.0
 
 
 def test_a_prompt_so_deep_that_no_row_fits_goes_on() -> None:
