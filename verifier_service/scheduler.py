@@ -35,6 +35,8 @@ from verifier_service.tracing import trace_pass
 MAX_ROWS = 512
 # Prompt rows of one pass at most when nobody decodes, and when somebody does: a long prompt must not hold tokens up.
 PREFILL_ROWS = 256
+# By then a pass has begun: telling what the last one settled, sooner, would hold it up.
+BEGUN_S = 0.001
 PREFILL_ROWS_BESIDE_DECODING = 64
 
 log = structlog.get_logger()
@@ -106,6 +108,8 @@ class Scheduler:
             try:
                 started = time.monotonic_ns()
                 passing = self._thread.run(self._engine.forward, [turn.segment() for turn in turns])
+                # The engine needs the interpreter to begin; after that it computes without it.
+                await asyncio.wait((passing,), timeout=BEGUN_S)
                 self._tell()
                 logits = await passing
             except PoolFullError as full:

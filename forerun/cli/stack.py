@@ -22,6 +22,8 @@ LOOPBACK = "127.0.0.1:0"
 # Beside a verifier on the same cores the others take what it leaves: a pass held up by one of them costs every
 # session, a commit or a draft that comes a little later costs nothing.
 BESIDE = 10
+# For the same reason they get fewer, larger messages than on machines of their own.
+FLUSH_MS = 100
 
 
 class LocalService:
@@ -103,7 +105,7 @@ class Stack:
         With `lookup` it also drafts itself, from the text of each session.
         """
         own = "--lookup" if lookup else "--no-lookup"
-        flags = ["--model", self.model, "--dtype", self.dtype, own, *extra]
+        flags = ["--model", self.model, "--dtype", self.dtype, "--flush-ms", str(FLUSH_MS), own, *extra]
         return self._add_listener("verifier", flags, threads or self.shares.verifier)
 
     def add_drafter(self, source: str, *extra: str, threads: int | None = None) -> LocalService:
