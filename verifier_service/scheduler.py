@@ -276,7 +276,7 @@ class Scheduler:
                 continue
             tested, accepted = session.credit(stream, outcome)
             tree, number = session.tree, stream.number
-            window = self._pacing.window(stream.survival, stream.num_passes, session.window, stream.adds)
+            window = self._pacing.window(stream.survival, stream.num_passes, session.window)
             tree.set_window(number, window)
             stream.push(
                 Verdict(

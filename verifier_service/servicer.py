@@ -99,7 +99,8 @@ class Verifier(rpc.VerifierServiceServicer):
         metrics.DRAFTERS_ATTACHED.inc()
         reader = asyncio.create_task(self._read(request_iterator, session, stream))
         try:
-            snapshot = session.snapshot(stream, self._pacing.burst_length(stream.survival))
+            window = self._pacing.window(stream.survival, 0, session.window)
+            snapshot = session.snapshot(stream, self._pacing.burst_length(stream.survival), window)
             yield pb.VerifyResponse(snapshot=convert.snapshot_to_proto(snapshot))
             async for verdict in stream.verdicts():
                 yield pb.VerifyResponse(verdict=convert.verdict_to_proto(verdict))
@@ -143,7 +144,7 @@ class Verifier(rpc.VerifierServiceServicer):
             stream.number, draft.base, draft.parent, draft.first_id, draft.token_ids, laws
         )
         if draft.token_ids:
-            stream.hung(num_new)
+            stream.survival.hung(num_new)
         turnaround_ns = stream.heard(draft.base, len(draft.token_ids), time.monotonic_ns())
         if turnaround_ns:
             metrics.WIRE_SECONDS.observe(turnaround_ns / 1e9)

@@ -216,9 +216,11 @@ class Session:
             self.tree.close_stream(stream.number)
         stream.close()
 
-    def snapshot(self, stream: DraftStream, next_length: int) -> Snapshot:
+    def snapshot(self, stream: DraftStream, next_length: int, window: int) -> Snapshot:
         """All a drafter that attaches now must know; counts as telling it."""
         stream.told(self.base, time.monotonic_ns())
+        stream.window = window
+        self.tree.set_window(stream.number, window)
         order = self.order
         return Snapshot(
             stream=stream.number,
@@ -227,7 +229,7 @@ class Session:
             mode=order.mode,
             sampling=order.sampling,
             noise_key=order.noise_key,
-            window=self.window,
+            window=window,
             last_position=order.last_position,
             end_token_ids=tuple(sorted(order.end_token_ids)),
             next_length=next_length,

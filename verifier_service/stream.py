@@ -50,7 +50,6 @@ class DraftStream(Source):
         super().__init__(number, source, survival)
         self.drafter = drafter
         self.laws = laws  # its laws are trusted in rejection mode
-        self.adds = 1.0  # learned: share of its messages with tokens that added one to the tree
         self.detached = False
         self.said_end = False  # the last verdict is queued
         self.answered_base = -1  # the last settled length a message of this stream spoke about
@@ -96,10 +95,6 @@ class DraftStream(Source):
         taken = max(now_ns - told_ns, 1)
         self.turnaround_ns = taken if not self.turnaround_ns else (3 * self.turnaround_ns + taken) // 4
         return taken
-
-    def hung(self, num_new: int) -> None:
-        """Note that so many tokens of a message were new to the tree."""
-        self.adds += ((num_new > 0) - self.adds) / 8
 
     def unanswered(self) -> None:
         """Note that it was waited for in vain: an answer that did not come is one without tokens."""

@@ -55,15 +55,16 @@ class Pacing:
         """Tokens the next burst should have; at least 1."""
         return max(1, sum(reach >= MIN_REACH for reach in survival.reach(MAX_BURST)))
 
-    def window(self, survival: Survival, passes: int, limit: int, adds: float = 1.0) -> int:
+    def window(self, survival: Survival, passes: int, limit: int) -> int:
         """Undecided tokens a drafter may have in flight after `passes` passes of the session: 0 stops it.
 
         A hopeless drafter is stopped, and let in again for a short try every `RETRY_PASSES` passes: one whose
-        tokens are almost never accepted, or whose messages almost never add a token to the tree (`adds`, their
-        share that does), because others say the same sooner or the text has gone another way.
+        tokens are almost never accepted, or whose messages almost never add a token to the tree, because others
+        say the same sooner or the text has gone another way. One whose source was hopeless in other sessions
+        begins with the short try.
         """
         wrong = survival.num_tests >= ENOUGH_TESTS and survival.at(0) < HOPELESS
-        if not wrong and adds >= HOPELESS:
+        if not wrong and survival.adds >= HOPELESS:
             return limit
         return min(limit, RETRY_WINDOW) if passes % RETRY_PASSES < RETRY_SPAN else 0
 

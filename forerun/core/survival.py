@@ -24,6 +24,9 @@ class Survival:
         self._tested = [0.0] * MAX_DEPTH
         self._accepted = [0.0] * MAX_DEPTH
         self._reach: list[float] = []  # kept until the next test of its own
+        # Share of the messages with tokens that added one to the tree. The others came too late, or said what others
+        # had said.
+        self.adds: float = parent.adds if parent else 1.0
 
     def observe(self, num_tested: int, num_accepted: int) -> None:
         """Learn from one chain: its first `num_accepted` tokens were accepted; one more was rejected if tested."""
@@ -33,6 +36,12 @@ class Survival:
         for depth in range(min(num_tested, MAX_DEPTH)):
             self._tested[depth] = DECAY * self._tested[depth] + 1.0
             self._accepted[depth] = DECAY * self._accepted[depth] + (depth < num_accepted)
+
+    def hung(self, num_new: int) -> None:
+        """Learn that a message with tokens added so many to the tree."""
+        if self._parent is not None:
+            self._parent.hung(num_new)
+        self.adds += ((num_new > 0) - self.adds) / 8
 
     def at(self, depth: int) -> float:
         """P(accepted | reached) at `depth`, counted from 0; strictly between 0 and 1."""
@@ -48,5 +57,5 @@ class Survival:
 
     @property
     def num_tests(self) -> float:
-        """Tests of a first token that still count."""
-        return self._tested[0]
+        """Tests of a first token that still count, those of its source in other sessions included."""
+        return self._parent.num_tests if self._parent else self._tested[0]

@@ -134,7 +134,7 @@ class World:
         self.sums.tokens += copies * len(token_ids)
         self.sums.tested += copies * tested
         self.sums.accepted += copies * accepted
-        stream.window = self.pacing.window(stream.survival, stream.num_passes, session.window, stream.adds)
+        stream.window = self.pacing.window(stream.survival, stream.num_passes, session.window)
         stream.told(base + len(token_ids), self.clock.now_ns)
         tree.set_window(1, stream.window)
         verdict = Verdict(
@@ -154,7 +154,7 @@ class World:
     def _receive(self, session: Session, message: DraftMessage) -> None:
         num_new = session.tree.graft(1, message.base, message.parent, message.first_id, message.token_ids)
         if message.token_ids:
-            session.streams[1].hung(num_new)
+            session.streams[1].survival.hung(num_new)
         session.streams[1].heard(message.base, len(message.token_ids), self.clock.now_ns)
 
     def _decode(self, index: int) -> Session:
@@ -169,7 +169,7 @@ class World:
     def _attach(self, index: int) -> Pupil:
         session = self._sessions[index]
         stream = session.streams[1]
-        snapshot = session.snapshot(stream, self.pacing.burst_length(stream.survival))
+        snapshot = session.snapshot(stream, self.pacing.burst_length(stream.survival), session.window)
         stream._told.clear()  # noqa: SLF001
         stream.told(1, 0)
         # Fewer drafters may be played than there are; each then carries its share of a real one's load.
