@@ -22,6 +22,7 @@ ENOUGH_TESTS = 12.0  # tests before a drafter is called hopeless
 RETRY_PASSES = 48  # a drafter that was told to stop is tried again after so many passes
 RETRY_SPAN = 6  # for so many passes, so that a drafter some passes away is heard within them
 RETRY_WINDOW = 2
+MARGIN = 1.15  # a row must promise so much more than it costs: both are learned, and deciding on it costs as well
 JITTER = 1.5  # a wait lasts at most this many expected turnarounds
 
 
@@ -71,17 +72,20 @@ class Pacing:
     def allot(self, outlooks: Sequence[Outlook], other_rows: int, max_rows: int) -> list[int]:
         """Plan length of each session: spare rows go where they settle most, for as long as they pay.
 
-        Starts from one row a session (`other_rows` more for prompts); a further row pays while the tokens it
-        adds per microsecond it adds exceed what the pass yields so far. Never more than `max_rows` in all.
+        Starts from one row a session and `other_rows` for prompts; a further row pays while the tokens it adds
+        per microsecond it adds exceed what the pass yields so far. A prompt's row counts as much as a token:
+        it must be computed some time, and who waits behind it is not yet decoding. Never more than `max_rows`
+        in all.
         """
         lengths = [0] * len(outlooks)
-        num_rows, tokens = len(outlooks) + other_rows, float(len(outlooks))
+        num_rows = len(outlooks) + other_rows
+        tokens = float(num_rows)
         offers = [(-o.survival.at(0), index, 0) for index, o in enumerate(outlooks) if o.available]
         heapq.heapify(offers)
         while offers and num_rows < max_rows:
             negative_reach, index, depth = heapq.heappop(offers)
             added_us = self.cost.us(num_rows + 1) - self.cost.us(num_rows)
-            if -negative_reach * self.cost.us(num_rows) < tokens * added_us:
+            if -negative_reach * self.cost.us(num_rows) < MARGIN * tokens * added_us:
                 break
             lengths[index] += 1
             num_rows += 1
