@@ -22,7 +22,9 @@ ENOUGH_TESTS = 12.0  # tests before a drafter is called hopeless
 RETRY_PASSES = 48  # a drafter that was told to stop is tried again after so many passes
 RETRY_SPAN = 6  # for so many passes, so that a drafter some passes away is heard within them
 RETRY_WINDOW = 2
-MARGIN = 1.15  # a row must promise so much more than it costs: both are learned, and deciding on it costs as well
+MARGIN = (
+    1.15  # a row must promise so much more than it costs: both are learned, and deciding on it costs as well
+)
 JITTER = 1.5  # a wait lasts at most this many expected turnarounds
 
 

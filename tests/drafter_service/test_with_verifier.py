@@ -55,7 +55,9 @@ def verifier_address(folders):
     flags = ["--model", folders["target"], "--dtype", "float32", "--threads", "1", "--listen", "127.0.0.1:0"]
     flags += ["--max-sessions", NUM_PLACES, "--kv-pool-mib", 64]
     with subprocess.Popen(
-        [sys.executable, "-m", "verifier_service", "--no-lookup", *map(str, flags)], cwd=ROOT, stdout=subprocess.PIPE
+        [sys.executable, "-m", "verifier_service", "--no-lookup", *map(str, flags)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
     ) as process:
         yield json.loads(process.stdout.readline())["address"]
         process.terminate()
