@@ -84,6 +84,34 @@ def test_rows_are_spent_less_freely_when_each_costs_more() -> None:
     assert sum(cheap) > sum(dear)
 
 
+def test_waiting_prompts_come_before_all_but_the_surest_drafts() -> None:
+    outlooks = [Outlook(learned(0.5), 8)] * 4
+    pacing = costed()
+    assert sum(pacing.allot(outlooks, 0, 512)) > 0
+    assert sum(pacing.allot(outlooks, 64, 512)) == 0
+
+
+def test_a_source_that_was_hopeless_elsewhere_begins_with_a_short_try() -> None:
+    pacing = Pacing()
+    assert pacing.window(pacing.survival("replay"), 0, 32) == 32
+    elsewhere = pacing.survival("replay")
+    for _ in range(40):
+        elsewhere.observe(1, 0)
+    assert 0 < pacing.window(pacing.survival("replay"), 0, 32) < 32
+    assert pacing.window(pacing.survival("replay"), 20, 32) == 0
+
+
+def test_a_drafter_whose_messages_add_nothing_is_stopped_and_let_in_again_once_they_do() -> None:
+    pacing = Pacing()
+    survival = pacing.survival("ngram")
+    for _ in range(30):
+        survival.hung(0)
+    assert pacing.window(survival, 20, 32) == 0
+    assert pacing.window(survival, 48, 32) > 0
+    survival.hung(3)
+    assert pacing.window(survival, 20, 32) == 32
+
+
 @given(
     st.lists(st.tuples(st.floats(0.0, 0.99), st.integers(0, 16)), min_size=1, max_size=12),
     st.integers(0, 64),
