@@ -95,7 +95,7 @@ def test_a_source_that_was_hopeless_elsewhere_begins_with_a_short_try() -> None:
     pacing = Pacing()
     assert pacing.window(pacing.survival("replay"), 0, 32) == 32
     elsewhere = pacing.survival("replay")
-    for _ in range(40):
+    for _ in range(100):
         elsewhere.observe(1, 0)
     assert 0 < pacing.window(pacing.survival("replay"), 0, 32) < 32
     assert pacing.window(pacing.survival("replay"), 20, 32) == 0
