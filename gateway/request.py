@@ -105,6 +105,7 @@ def validate(
     `acceptance`: the server's setting, for requests that leave it open.
     """
     check(request)
+    _check_fits(request, model, tokenizer)
     token_ids = _tokens(request, model, tokenizer, history)
     max_tokens = request.max_tokens
     if max_tokens is None:
@@ -126,6 +127,20 @@ def validate(
         request_digest=digest(request) if request.request_id else "",
     )
     return Prepared(token_ids, turn)
+
+
+def _check_fits(request: GenerationRequest, model: ModelInfo, tokenizer: Tokenizer) -> None:
+    """Refuse what cannot fit the context however few tokens it makes, before it is tokenized."""
+    field_name, text = "prompt", request.prompt or ""
+    if request.messages is not None:
+        field_name, text = "messages", "".join(content for _, content in request.messages)
+    most = model.max_context * tokenizer.longest_piece
+    if len(text) > most:
+        raise InvalidRequest(
+            f"{len(text)} characters cannot fit the context of {model.max_context} tokens",
+            reason="CONTEXT_EXCEEDED",
+            field=field_name,
+        )
 
 
 def _tokens(

@@ -53,6 +53,9 @@ class Tokenizer:
         specials = {t["content"] for t in described.get("added_tokens", ()) if t.get("special")}
         specials |= set(files.special_tokens.values())
         vocabulary = self._parsed.get_vocab(with_added_tokens=True)
+        self.longest_piece = max(
+            len(text.encode()) for text in vocabulary
+        )  # bytes of text a token stands for at most
         self._pieces = PieceTable(vocabulary, specials, decoder_of(described.get("decoder")))
         self._special_pattern = re.compile(
             "|".join(re.escape(s) for s in sorted(specials, key=len, reverse=True) if s) or r"(?!)"
@@ -65,7 +68,7 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of a raw prompt, as transformers gives them: special tokens in the text are parsed."""
         utf8(text, "prompt")
-        return list(self._parsed.encode(text).ids)
+        return _encode(self._parsed, text, add_special_tokens=True)
 
     def chat(self, messages: Sequence[tuple[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
         """Token ids of (role, content) messages put through the model's template.
@@ -97,7 +100,7 @@ class Tokenizer:
         ids: list[int] = []
         for i, part in enumerate(parts):
             source, text = (self._literal, literals[int(part)]) if i % 2 else (self._parsed, part)
-            ids += source.encode(text, add_special_tokens=False).ids
+            ids += _encode(source, text, add_special_tokens=False)
         return ids
 
     def decode(self, token_ids: Iterable[int]) -> str:
@@ -115,6 +118,11 @@ class Tokenizer:
     def reader(self) -> PieceReader:
         """Reads one answer's tokens in order as bytes."""
         return self._pieces.reader()
+
+
+def _encode(source: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    # A batch of one: only batches are encoded without holding the interpreter, which others need meanwhile.
+    return list(source.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids)
 
 
 def _parse(content: str, *, specials_are_text: bool) -> tokenizers.Tokenizer:

@@ -148,7 +148,9 @@ class GenerateRequest(_message.Message):
     (ALREADY_EXISTS). Empty: none.
     """
     session_id: _builtins.str
-    """Adds a turn to this conversation; empty: a new session."""
+    """Adds a turn to this conversation; empty: a new session. A prompt or token ids continue its text; a chat is the whole
+    conversation, the new message last, and what of it is stored already is not computed again.
+    """
     model: _builtins.str
     """Model by name; empty: the one that is served."""
     prompt: _builtins.str

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -183,3 +184,19 @@ def test_smollm2_text_equals_transformers_decoding(
 ) -> None:
     ours, reference = smollm2
     assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+
+
+def test_others_run_on_while_a_long_text_is_tokenized(small: Tokenizer) -> None:
+    """Event loops and other threads need the interpreter meanwhile."""
+    done, steps = threading.Event(), 0
+
+    def tokenize() -> None:
+        small.encode("ring the bell " * 60_000)
+        done.set()
+
+    thread = threading.Thread(target=tokenize)
+    thread.start()
+    while not done.wait(0.001):
+        steps += 1
+    thread.join()
+    assert steps > 3

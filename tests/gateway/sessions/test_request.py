@@ -75,3 +75,17 @@ def test_a_turn_survives_the_store(small, model):
     turn = validate(request, model, small).turn
     fields = {k: v if isinstance(v, bytes) else v.encode() for k, v in turn.to_fields().items()}
     assert Turn.from_fields(fields) == turn
+
+
+@pytest.mark.parametrize("field", ["prompt", "messages"])
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(small, model, monkeypatch, field):
+    def tokenized(*_args, **_named):
+        pytest.fail("it was tokenized")
+
+    text = "x" * (model.max_context * small.longest_piece + 1)
+    monkeypatch.setattr(small, "encode", tokenized)
+    monkeypatch.setattr(small, "chat", tokenized)
+    request = replace(ASK, **{"prompt": None, field: text if field == "prompt" else (("user", text),)})
+    with pytest.raises(InvalidRequest) as refused:
+        validate(request, model, small)
+    assert (refused.value.reason, refused.value.field) == ("CONTEXT_EXCEEDED", field)
