@@ -11,7 +11,7 @@ import typer
 from rich.box import SIMPLE
 from rich.table import Table
 
-from forerun.cli.flags import AsJson
+from forerun.cli.flags import AsJson, number
 from forerun.cli.foreground import answer_console
 from forerun.simulation.setting import MAX_ROWS, PRESETS, Setting
 from forerun.simulation.world import Result, simulate
@@ -39,21 +39,15 @@ class Answer:
 
 def breakeven(
     *,
-    round_trip_ms: Annotated[float, typer.Option(min=0, max=10_000, help="Verifier to drafter and back.")],
-    draft_step_ms: Annotated[
-        float, typer.Option(min=0, max=10_000, help="Drafter's time for one more token; 0: look-up.")
-    ],
-    acceptance: Annotated[
-        float, typer.Option(min=0, max=1, help="How often a drafted token is right if those before it are.")
-    ],
+    round_trip_ms: Annotated[float, number(0, 10_000, "Verifier to drafter and back.")],
+    draft_step_ms: Annotated[float, number(0, 10_000, "Drafter's time for one more token; 0: look-up.")],
+    acceptance: Annotated[float, number(0, 1, "How often a drafted token is right if those before it are.")],
     sessions: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Answers under way at a time.")] = 1,
     drafters: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Machines that share them.")] = 1,
     preset: Annotated[
         str, typer.Option(help=f"Target whose pass by rows is taken: {', '.join(PRESETS)}.")
     ] = "70b-gpu",
-    pass_ms: Annotated[
-        float | None, typer.Option(min=0.01, max=60_000, help="Its smallest pass, if not the preset's.")
-    ] = None,
+    pass_ms: Annotated[float | None, number(0.01, 60_000, "Its smallest pass, if not the preset's.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated texts.")] = 0,
     as_json: AsJson = False,
 ) -> None:

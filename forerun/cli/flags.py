@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -14,3 +16,35 @@ TlsCa = Annotated[Path | None, typer.Option(envvar="FORERUN_TLS_CA", help="CA of
 Target = Annotated[str, typer.Option("--model", help="Target: smollm2, a folder, a .gguf file or a hub id.")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def number(least: float, most: float, text: str) -> Any:
+    """Return the option of a number within these bounds, both included; `text` is its help."""
+
+    def parsed(value: str | float) -> float:
+        try:
+            found = float(value)
+        except ValueError:
+            found = math.nan
+        if math.isnan(found):
+            raise typer.BadParameter(f"must be a number, not {value!r}")
+        if not least <= found <= most:
+            raise typer.BadParameter(f"must be between {least:g} and {most:g}, not {value}")
+        return found
+
+    return typer.Option(parser=parsed, metavar="NUMBER", help=f"{text} [{least:g} to {most:g}]")
+
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def one_of(kind: type[E], text: str) -> Any:
+    """Return the option of one of an enum's values; `text` is its help."""
+
+    def parsed(value: str) -> E:
+        try:
+            return kind(value)
+        except ValueError:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(kind)}") from None
+
+    return typer.Option(parser=parsed, metavar=f"[{'|'.join(kind)}]", help=text)

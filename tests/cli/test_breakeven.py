@@ -47,10 +47,11 @@ def test_a_drafter_far_too_slow_pays_nowhere_and_the_pass_given_replaces_the_pre
     ("flags", "message"),
     [
         (["--acceptance", "1.5"], "--acceptance"),
-        (["--acceptance", "nan"], "--acceptance"),
+        (["--acceptance", "nan"], "for '--acceptance': must be a number"),
         (["--round-trip-ms", "-1"], "--round-trip-ms"),
-        (["--round-trip-ms", "nan"], "--round-trip-ms"),
-        (["--draft-step-ms", "inf"], "--draft-step-ms"),
+        (["--round-trip-ms", "nan"], "for '--round-trip-ms': must be a number"),
+        (["--draft-step-ms", "soon"], "for '--draft-step-ms': must be a number"),
+        (["--draft-step-ms", "inf"], "for '--draft-step-ms': must be between 0 and 10000"),
         (["--sessions", "0"], "--sessions"),
         (["--sessions", "513"], "--sessions"),
         (["--pass-ms", "0"], "--pass-ms"),
@@ -62,3 +63,4 @@ def test_a_wrong_flag_is_one_error(forerun, flags, message):
     assert (status, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
+        (["--pass-ms", "nan"], "for '--pass-ms': must be a number"),
