@@ -94,11 +94,12 @@ class Router:
         """The tokenizer of a model by name ("": the one served), fetched once.
 
         A tokenizer once fetched stays available while its verifiers are away. Raises NotFound for a name no
-        replica is known to serve, InvalidRequest for "" among several, Unavailable when none serves.
+        replica is known to serve, InvalidRequest for "" among several, Unavailable when none serves, which for
+        "" is while all are away.
         """
         known = self._named(model)
-        if not known:
-            raise _none_serves(model)
+        if not known or not (model or self._verifiers.serving()):
+            raise none_serves(model)
         return await self._tokenizers.get(known[0][1], [r for r, _ in known if r.model is not None])
 
     async def verifier(
@@ -139,7 +140,7 @@ class Router:
 
         replica = await self._wait(pick, timeout_s)
         if replica is None:
-            raise _none_serves(model)
+            raise none_serves(model)
         self._last_verifier.remember(session_id, replica.address)
         return replica
 
@@ -228,6 +229,7 @@ class Router:
         return found
 
 
-def _none_serves(model: str) -> Unavailable:
-    what = f"no verifier serves {model!r} now" if model else "no verifier serves now"
+def none_serves(model: str) -> Unavailable:
+    """The error of a request for a model by name ("": any) that no verifier serves now."""
+    what = f"no verifier serves {model!r} now" if model else "no verifier is ready now"
     return Unavailable(what, reason="NO_VERIFIER", retry_after_s=RETRY_AFTER_S)

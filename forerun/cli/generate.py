@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
@@ -29,6 +30,7 @@ from forerun.wire.tls import Tls
 from gateway.request import GenerationRequest
 
 CONNECT_S = 2.0
+SILENT_S = 2.0  # so long without an answer, a person is told what is waited for
 
 
 class AcceptanceName(StrEnum):
@@ -121,6 +123,12 @@ class Show:
 async def _ask_running(client: Client, request: GenerationRequest, show: Show) -> None:
     """The answer of a running gateway is shown; one that cannot be used, or refuses, is one message."""
     answer = Answer()
+
+    def tell() -> None:
+        if answer.opened is None and sys.stderr.isatty():
+            print(f"forerun: waiting for the gateway at {client.address}", file=sys.stderr)
+
+    telling = asyncio.get_running_loop().call_later(SILENT_S, tell)
     async with client:
         try:
             await _stream(client, request, answer, show)
@@ -129,6 +137,8 @@ async def _ask_running(client: Client, request: GenerationRequest, show: Show) -
                 raise
             how = "cannot be used" if isinstance(fault, Unavailable | InternalFault) else "refused"
             raise fail(f"the gateway at {client.address} {how}: {fault.message}") from fault
+        finally:
+            telling.cancel()
 
 
 async def _ask_private(model: str, sources: list[str], request: GenerationRequest, show: Show) -> None:

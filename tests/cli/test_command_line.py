@@ -160,6 +160,17 @@ def test_a_default_gateway_that_cannot_be_used_is_reported(forerun, silent_liste
 
 @pytest.mark.usefixtures("no_private_stack")
 def test_a_private_stack_is_for_those_who_named_no_gateway_and_reach_none(forerun, monkeypatch):
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_gateway_that_is_silent_is_named_where_stderr_is_seen(
+    forerun, silent_listener, monkeypatch, is_seen
+):
+    monkeypatch.setattr("forerun.cli.generate.SILENT_S", 0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_seen)
+    _, out, err = forerun("generate", "hello")
+    assert out == ""
+    assert err.startswith(f"forerun: waiting for the gateway at {silent_listener}\n") == is_seen
+
+
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setattr("forerun.cli.generate.DEFAULT_ADDRESS", address)
     private = "forerun: private tiny ['ngram']\n"

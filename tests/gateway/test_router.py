@@ -65,6 +65,7 @@ async def test_a_verifier_is_waited_for_and_then_known_by_its_model(fleet, routi
     with pytest.raises(Unavailable) as refused:
         await router.verifier("s", model="", timeout_s=0)
     assert (refused.value.reason, refused.value.retry_after_s) == ("NO_VERIFIER", 2.0)
+    assert refused.value.message == "no verifier is ready now"
     address, _ = await fleet.verifier()
     router = await routing(address)
     assert await router.wait_ready(SOON)
@@ -267,6 +268,8 @@ async def test_the_tokenizer_is_fetched_once_and_outlives_its_verifier(
     await fleet.stop(address)
     await until(router, lambda: not serving(router))
     assert await router.tokenizer("bell") is first
+    with pytest.raises(Unavailable, match="no verifier is ready now"):
+        await router.tokenizer("")
 
 
 async def test_a_failed_fetch_is_tried_again(fleet, routing, small_files: TokenizerFiles) -> None:
