@@ -23,7 +23,7 @@ from forerun.cli.progress import prepare, start
 from forerun.cli.stack import LocalService, Stack
 from forerun.engine.cache_folder import cache_folder
 from forerun.engine.cores import usable_cores
-from forerun.errors import ForerunError, Unavailable
+from forerun.errors import ForerunError, InvalidRequest, Unavailable
 from forerun.wire.address import Address
 from gateway.store.connection import masked
 from gateway.store.store import Store
@@ -95,8 +95,11 @@ def up(
 
 
 async def check_store(url: str) -> None:
-    """The store answers. Raises Unavailable for one that does not, InvalidRequest for what is no Redis URL."""
-    store = Store(url)
+    """The store answers. Raises Unavailable for one that does not; what is no Redis URL is a usage error (exit 2)."""
+    try:
+        store = Store(url)
+    except InvalidRequest as fault:
+        raise typer.BadParameter(fault.message, param_hint="--redis-url") from fault
     try:
         await store.ping()
     except ForerunError as fault:
@@ -110,7 +113,7 @@ async def check_store(url: str) -> None:
 
 def check_doors(http: str, grpc: str) -> None:
     """Both doors are on this machine's loopback, on two ports; else one usage error (exit 2) says what to do."""
-    doors = {flag: Address.parse(text, flag) for flag, text in (("--http", http), ("--grpc", grpc))}
+    doors = {flag: _door(flag, text) for flag, text in (("--http", http), ("--grpc", grpc))}
     for flag, door in doors.items():
         if not door.is_loopback:
             raise typer.BadParameter(
@@ -129,6 +132,13 @@ def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[
     (gateway,) = stack.by_role("gateway")
     http = gateway.addresses["http"]
     others = [f"verifier {one.address}" for one in stack.by_role("verifier")]
+def _door(flag: str, text: str) -> Address:
+    try:
+        return Address.parse(text, flag)
+    except InvalidRequest as fault:
+        raise typer.BadParameter(fault.message, param_hint=flag) from fault
+
+
     others += [
         f"drafter {one.address} ({s})" for one, s in zip(stack.by_role("drafter"), sources, strict=True)
     ]

@@ -115,9 +115,11 @@ def test_up_refuses_a_store_that_does_not_answer_before_anything_starts(forerun)
     assert "secret" not in err
 
 
-def test_up_refuses_what_is_no_redis_url(forerun):
-    status, _, err = forerun("up", *own_ports(), "--redis-url", "http://127.0.0.1:1")
-    assert (status, err) == (1, "forerun: 'http://127.0.0.1:1' is not a Redis URL\n")
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "blah"])
+def test_up_refuses_what_is_no_redis_url(forerun, url):
+    status, _, err = forerun("up", *own_ports(), "--redis-url", url)
+    assert status == 2
+    assert f"Invalid value for --redis-url: '{url}' is not a Redis URL\n" in err
 
 
 @pytest.fixture
@@ -236,6 +238,9 @@ def test_up_refuses_doors_it_cannot_open(forerun, flags, message):
     status, _, err = forerun("up", *flags)
     assert status == 2
     assert message in err
+        (["--http", "8180"], "for --http: '8180' is not host:port"),
+        (["--http", "127.0.0.1:99999"], "for --http: '127.0.0.1:99999' is not host:port"),
+        (["--grpc", "localhost"], "for --grpc: 'localhost' is not host:port"),
     assert ("`forerun gateway`" in err) == ("machines" in message)
 
 
