@@ -64,6 +64,10 @@ def up(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what the services log.")] = False,
 ) -> None:
     """Start a store, a verifier, drafters and a gateway on this machine; Ctrl-C stops them."""
+    if no_draft and source:
+        raise typer.BadParameter(
+            "--no-draft starts no drafter: leave one of the two out", param_hint="--source"
+        )
     check_doors(http, grpc)
     check_free(http, "--http")
     check_free(grpc, "--grpc")

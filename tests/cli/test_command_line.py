@@ -250,6 +250,12 @@ def test_ctrl_c_while_the_command_is_still_being_loaded_is_silent(name):
         [sys.executable, "-c", INTERRUPTED_AT.format(name=name)], capture_output=True, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+def test_up_refuses_a_drafter_beside_no_draft(forerun):
+    status, out, err = forerun("up", "--no-draft", "--source", "ngram")
+    assert (status, out) == (2, "")
+    assert "for --source: --no-draft starts no drafter" in err
+
+
 
 
 def test_an_audit_at_a_temperature_needs_a_seed(forerun, tmp_path):
