@@ -56,7 +56,7 @@ class KeyGuard:
 
 
 class BodyLimit:
-    """Answers 413 to a body larger than `max_bytes`, declared or not, and 408 to one not whole after `max_s`."""
+    """Answers 413 to a body larger than `max_bytes`, unread if so declared, 408 to one not whole after `max_s`."""
 
     def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES, max_s: float = MAX_BODY_S) -> None:
         self._app = app
@@ -67,7 +67,10 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        declared = Headers(scope=scope).get("content-length", "")
         try:
+            if declared.isdecimal() and int(declared) > self._max_bytes:
+                raise self._too_large()
             async with asyncio.timeout(self._max_s):
                 body = await self._whole(receive)
         except BodyTooLarge as refusal:
@@ -91,14 +94,15 @@ class BodyLimit:
         while message["type"] == "http.request":
             body += message.get("body", b"")
             if len(body) > self._max_bytes:
-                # What is still on its way the server reads and drops.
-                raise BodyTooLarge(
-                    f"the body is larger than {self._max_bytes} bytes", reason="BODY_TOO_LARGE"
-                )
+                raise self._too_large()
             if not message.get("more_body", False):
                 return bytes(body)
             message = await receive()
         return None
+
+    def _too_large(self) -> BodyTooLarge:
+        # What is still on its way the server reads and drops.
+        return BodyTooLarge(f"the body is larger than {self._max_bytes} bytes", reason="BODY_TOO_LARGE")
 
 
 def _replay(pending: Iterable[Message], receive: Receive) -> Receive:

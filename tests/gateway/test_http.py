@@ -233,6 +233,18 @@ async def test_a_body_too_large_is_answered_and_not_read_into_memory(
         assert (await web.post("/v1/completions", json={"prompt": "x"})).status_code == 200
 
 
+async def test_a_body_declared_too_large_is_answered_before_any_of_it_is_sent(gateway) -> None:
+    async with served(gateway) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {guards.MAX_BODY_BYTES + 1}\r\n\r\n".encode())
+        async with asyncio.timeout(30):
+            assert (await reader.readline()).split()[1] == b"413"
+        writer.close()
+    assert not gateway.requests
+
+
 @pytest.mark.parametrize("is_dripping", [False, True])
 async def test_a_body_that_does_not_end_is_a_timeout_and_frees_its_connection(
     gateway, monkeypatch, is_dripping
