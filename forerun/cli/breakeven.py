@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,9 @@ from forerun.cli.foreground import answer_console
 from forerun.simulation.setting import MAX_ROWS, PRESETS, Setting
 from forerun.simulation.world import Result, simulate
 
-TURNS = 600
+TURNS = 400
+SEEDS = 3  # simulated texts that every gain is the mean of
+NOTABLE = 1.03  # what a change must multiply the gain by to be told: less may be the texts' own spread
 WORTH_IT = 1.05  # a gain below this is not worth a machine
 MOST_ACCEPTANCE, MOST_ROUND_TRIP_MS = 0.98, 500.0
 BISECTIONS = 5
@@ -32,7 +35,7 @@ class Answer:
 
     setting: Setting
     result: Result
-    changes: dict[str, float]  # gain by change, best first
+    changes: dict[str, float]  # gain by change that helps by NOTABLE or more, best first
     least_acceptance: float | None
     longest_round_trip_ms: float | None
 
@@ -67,11 +70,13 @@ def breakeven(
 
 def answer(setting: Setting) -> Answer:
     """Simulate the setting, its neighbours, and where the gain crosses WORTH_IT."""
-    changes = {name: simulate(changed, TURNS).gain for name, changed in _changes(setting).items()}
+    result = _mean(setting)
+    changes = {name: _mean(changed).gain for name, changed in _changes(setting).items()}
+    notable = {name: gain for name, gain in changes.items() if gain > NOTABLE * result.gain}
     return Answer(
         setting,
-        simulate(setting, TURNS),
-        dict(sorted(changes.items(), key=lambda change: -change[1])),
+        result,
+        dict(sorted(notable.items(), key=lambda change: -change[1])),
         _first_worth(lambda share: replace(setting, acceptance=(share * MOST_ACCEPTANCE,)), MOST_ACCEPTANCE),
         _first_worth(
             lambda share: replace(setting, round_trip_ms=(1 - share) * MOST_ROUND_TRIP_MS),
@@ -79,6 +84,12 @@ def answer(setting: Setting) -> Answer:
             falling=True,
         ),
     )
+
+
+def _mean(setting: Setting) -> Result:
+    """Return what the setting gives, each number the mean over SEEDS texts: the setting's and the next ones."""
+    results = [simulate(replace(setting, seed=setting.seed + number), TURNS) for number in range(SEEDS)]
+    return Result(*(fmean(getattr(one, field.name) for one in results) for field in fields(Result)))
 
 
 def _changes(setting: Setting) -> dict[str, Setting]:
@@ -134,12 +145,15 @@ def _show(found: Answer) -> None:
         f"{facts['plain_tokens_per_s']:g} tokens/s, {result.tokens_per_pass:.2f} tokens per pass, "
         f"{result.wait_ms:.1f} ms of waiting per pass, drafters busy {result.drafter_busy:.0%} of the time"
     )
-    table = Table(box=SIMPLE)
-    table.add_column("change")
-    table.add_column("gain over plain", justify="right")
-    for name, gain in found.changes.items():
-        table.add_row(name, f"{gain:.2f}")
-    console.print(table)
+    if found.changes:
+        table = Table(box=SIMPLE)
+        table.add_column("change")
+        table.add_column("gain over plain", justify="right")
+        for name, gain in found.changes.items():
+            table.add_row(name, f"{gain:.2f}")
+        console.print(table)
+    else:
+        console.print(f"No change looked at gives {NOTABLE - 1:.0%} more.")
     least, longest = found.least_acceptance, found.longest_round_trip_ms
     console.print(
         "Drafting pays ({:.0%} or more) {}; {}.".format(

@@ -30,6 +30,9 @@ def test_it_says_the_gain_what_would_raise_it_and_where_it_ends(forerun):
     gains = list(found["gain_with"].values())
     assert gains == sorted(gains, reverse=True)
     assert found["gain_with"]["half the round trip"] > found["gain"]
+    # One session has no use for a second drafter.
+    assert "twice the drafters" not in found["gain_with"]
+    assert min(gains) > 1.03 * found["gain"]
     assert 0 < found["least_acceptance"] < 0.8
     assert found["longest_round_trip_ms"] > 10
 
@@ -41,6 +44,15 @@ def test_a_drafter_far_too_slow_pays_nowhere_and_the_pass_given_replaces_the_pre
     assert status == 0
     assert found["plain_tokens_per_s"] == 10
     assert (found["least_acceptance"], found["longest_round_trip_ms"]) == (None, None)
+
+
+def test_a_change_within_the_texts_own_spread_is_not_told(forerun):
+    # The drafter is exact and a pass costs far more than all else: nothing helps.
+    status, out, _ = forerun(
+        "--round-trip-ms", "0", "--draft-step-ms", "0", "--acceptance", "1", "--pass-ms", "1000"
+    )
+    assert status == 0
+    assert "No change looked at gives 3% more." in out
 
 
 @pytest.mark.parametrize(
@@ -55,6 +67,7 @@ def test_a_drafter_far_too_slow_pays_nowhere_and_the_pass_given_replaces_the_pre
         (["--sessions", "0"], "--sessions"),
         (["--sessions", "513"], "--sessions"),
         (["--pass-ms", "0"], "--pass-ms"),
+        (["--pass-ms", "nan"], "for '--pass-ms': must be a number"),
         (["--preset", "abacus"], "smollm2-cpu, 70b-gpu, 7b-gpu"),
     ],
 )
@@ -63,4 +76,3 @@ def test_a_wrong_flag_is_one_error(forerun, flags, message):
     assert (status, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
-        (["--pass-ms", "nan"], "for '--pass-ms': must be a number"),
