@@ -16,7 +16,7 @@ from rich.console import Console
 
 from forerun.cli.client import DEFAULT_ADDRESS, Answer, Client
 from forerun.cli.cores import share_out
-from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey
+from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey, one_of
 from forerun.cli.foreground import fail, progress_console, run
 from forerun.cli.origins import OriginPrinter
 from forerun.cli.progress import start_local
@@ -55,7 +55,7 @@ def generate(
         int | None, typer.Option(help="With a temperature: the same seed, the same text.")
     ] = None,
     acceptance: Annotated[
-        AcceptanceName, typer.Option(help="Rule by which drafts are accepted.")
+        AcceptanceName, one_of(AcceptanceName, "Rule by which drafts are accepted.")
     ] = AcceptanceName.AUTO,
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; repeatable.")] = None,
     raw: Annotated[

@@ -16,7 +16,7 @@ from rich.console import Console
 from forerun.cli.client import DEFAULT_ADDRESS
 from forerun.cli.cores import share_out
 from forerun.cli.data_dir import claimed
-from forerun.cli.flags import Dtype, Target
+from forerun.cli.flags import Dtype, Target, one_of
 from forerun.cli.foreground import progress_console, run
 from forerun.cli.launch import Log, check_free, readable
 from forerun.cli.progress import prepare, start
@@ -58,7 +58,7 @@ def up(
         typer.Option(help="Where sessions are kept (default: in the cache, one folder a gRPC port)."),
     ] = None,
     fsync: Annotated[
-        Fsync, typer.Option(help="always: no power cut loses a token; everysec: up to one second of them.")
+        Fsync, one_of(Fsync, "always: no power cut loses a token; everysec: up to one second of them.")
     ] = Fsync.ALWAYS,
     dtype: Dtype = "bfloat16",
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what the services log.")] = False,
@@ -132,10 +132,6 @@ def check_doors(http: str, grpc: str) -> None:
         )
 
 
-def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[str]) -> None:
-    (gateway,) = stack.by_role("gateway")
-    http = gateway.addresses["http"]
-    others = [f"verifier {one.address}" for one in stack.by_role("verifier")]
 def _door(flag: str, text: str) -> Address:
     try:
         return Address.parse(text, flag)
@@ -143,6 +139,10 @@ def _door(flag: str, text: str) -> Address:
         raise typer.BadParameter(fault.message, param_hint=flag) from fault
 
 
+def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[str]) -> None:
+    (gateway,) = stack.by_role("gateway")
+    http = gateway.addresses["http"]
+    others = [f"verifier {one.address}" for one in stack.by_role("verifier")]
     others += [
         f"drafter {one.address} ({s})" for one, s in zip(stack.by_role("drafter"), sources, strict=True)
     ]

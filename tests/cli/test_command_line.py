@@ -160,8 +160,6 @@ def test_a_default_gateway_that_cannot_be_used_is_reported(forerun, silent_liste
     assert err.startswith(f"forerun: the gateway at {silent_listener} cannot be used: ")
 
 
-@pytest.mark.usefixtures("no_private_stack")
-def test_a_private_stack_is_for_those_who_named_no_gateway_and_reach_none(forerun, monkeypatch):
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_gateway_that_is_silent_is_named_where_stderr_is_seen(
     forerun, silent_listener, monkeypatch, is_seen
@@ -173,6 +171,8 @@ def test_a_gateway_that_is_silent_is_named_where_stderr_is_seen(
     assert err.startswith(f"forerun: waiting for the gateway at {silent_listener}\n") == is_seen
 
 
+@pytest.mark.usefixtures("no_private_stack")
+def test_a_private_stack_is_for_those_who_named_no_gateway_and_reach_none(forerun, monkeypatch):
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setattr("forerun.cli.generate.DEFAULT_ADDRESS", address)
     private = "forerun: private tiny ['ngram']\n"
@@ -222,6 +222,12 @@ def test_up_refuses_a_data_dir_that_another_process_has(forerun, tmp_path):
         assert kept == tmp_path.resolve()
 
 
+def test_up_names_the_choices_of_fsync(forerun):
+    status, _, err = forerun("up", "--fsync", "no")
+    assert status == 2
+    assert err.endswith("Error: Invalid value for '--fsync': 'no' is not one of always, everysec\n")
+
+
 def own_ports() -> list[str]:
     return ["--http", f"127.0.0.1:{free_port()}", "--grpc", f"127.0.0.1:{free_port()}"]
 
@@ -232,16 +238,22 @@ def own_ports() -> list[str]:
         (["--grpc", "0.0.0.0:9"], "for --grpc: 0.0.0.0:9 can be reached from other machines"),
         (["--http", "[::]:9"], "for --http: [::]:9 can be reached from other machines"),
         (["--http", "127.0.0.1:9", "--grpc", "127.0.0.1:9"], "for --grpc: port 9 is already that of --http"),
+        (["--http", "8180"], "for --http: '8180' is not host:port"),
+        (["--http", "127.0.0.1:99999"], "for --http: '127.0.0.1:99999' is not host:port"),
+        (["--grpc", "localhost"], "for --grpc: 'localhost' is not host:port"),
     ],
 )
 def test_up_refuses_doors_it_cannot_open(forerun, flags, message):
     status, _, err = forerun("up", *flags)
     assert status == 2
     assert message in err
-        (["--http", "8180"], "for --http: '8180' is not host:port"),
-        (["--http", "127.0.0.1:99999"], "for --http: '127.0.0.1:99999' is not host:port"),
-        (["--grpc", "localhost"], "for --grpc: 'localhost' is not host:port"),
     assert ("`forerun gateway`" in err) == ("machines" in message)
+
+
+def test_up_refuses_a_drafter_beside_no_draft(forerun):
+    status, out, err = forerun("up", "--no-draft", "--source", "ngram")
+    assert (status, out) == (2, "")
+    assert "for --source: --no-draft starts no drafter" in err
 
 
 @pytest.mark.parametrize("name", ["typer", "forerun.cli.up", "forerun.cli.stack"])
@@ -250,12 +262,6 @@ def test_ctrl_c_while_the_command_is_still_being_loaded_is_silent(name):
         [sys.executable, "-c", INTERRUPTED_AT.format(name=name)], capture_output=True, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
-def test_up_refuses_a_drafter_beside_no_draft(forerun):
-    status, out, err = forerun("up", "--no-draft", "--source", "ngram")
-    assert (status, out) == (2, "")
-    assert "for --source: --no-draft starts no drafter" in err
-
-
 
 
 def test_an_audit_at_a_temperature_needs_a_seed(forerun, tmp_path):
