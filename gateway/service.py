@@ -22,7 +22,7 @@ from gateway.following import EventStream, events
 from gateway.generation import End, Generation
 from gateway.patience import Patience
 from gateway.request import GenerationRequest, Prepared, check, digest, validate
-from gateway.router import Router
+from gateway.router import Router, none_serves
 from gateway.store.session import StoredSession
 from gateway.store.store import Begun, Claim, Store, turn_over
 from gateway.text import Tokenizer, visible
@@ -206,7 +206,7 @@ class Gateway:
         for model in self._router.models():
             if name in ("", model.name):
                 return model, tokenizer
-        raise Unavailable(f"no verifier serves {name!r} now", reason="NO_VERIFIER", retry_after_s=2.0)
+        raise none_serves(name)
 
     async def _prepare(
         self,
