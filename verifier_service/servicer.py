@@ -143,7 +143,9 @@ class Verifier(rpc.VerifierServiceServicer):
         num_new = session.tree.graft(
             stream.number, draft.base, draft.parent, draft.first_id, draft.token_ids, laws
         )
-        if draft.token_ids:
+        if (
+            draft.token_ids and draft.base == session.base
+        ):  # a late one says nothing of what it would add in time
             stream.survival.hung(num_new)
         turnaround_ns = stream.heard(draft.base, len(draft.token_ids), time.monotonic_ns())
         if turnaround_ns:

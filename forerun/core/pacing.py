@@ -63,7 +63,7 @@ class Pacing:
 
         A hopeless drafter is stopped, and let in again for a short try every `RETRY_PASSES` passes: one whose
         tokens are almost never accepted, or whose messages almost never add a token to the tree, because others
-        say the same sooner or the text has gone another way. One whose source was hopeless in other sessions
+        say the same sooner. One whose source was hopeless in other sessions
         begins with the short try.
         """
         wrong = survival.num_tests >= ENOUGH_TESTS and survival.at(0) < HOPELESS

@@ -24,8 +24,7 @@ class Survival:
         self._tested = [0.0] * MAX_DEPTH
         self._accepted = [0.0] * MAX_DEPTH
         self._reach: list[float] = []  # kept until the next test of its own
-        # Share of the messages with tokens that added one to the tree. The others came too late, or said what others
-        # had said.
+        # Share of the messages in time, with tokens, that added one to the tree. The others said what others had said.
         self.adds: float = parent.adds if parent else 1.0
 
     def observe(self, num_tested: int, num_accepted: int) -> None:
@@ -38,7 +37,7 @@ class Survival:
             self._accepted[depth] = DECAY * self._accepted[depth] + (depth < num_accepted)
 
     def hung(self, num_new: int) -> None:
-        """Learn that a message with tokens added so many to the tree."""
+        """Learn that a message that came in time, with tokens, added so many to the tree."""
         if self._parent is not None:
             self._parent.hung(num_new)
         self.adds += ((num_new > 0) - self.adds) / 8

@@ -39,4 +39,4 @@ async def tiny(tiny_folder) -> AsyncIterator[Whole]:
     """A tiny random model behind one verifier, one drafter and one gateway."""
     shares = Shares(verifier=1, drafter=1)
     async with Stack(model=str(tiny_folder), dtype="float32", shares=shares, log=to_stderr) as stack:
-        yield await whole(stack, verifiers=1, drafters=1, gateways=1)
+        yield await whole(stack, verifiers=1, drafters=1, gateways=1, lookup=True)

@@ -30,9 +30,10 @@ class Whole:
         return Client(self.gateways[number].address)
 
 
-async def whole(stack: Stack, *, verifiers: int, drafters: int, gateways: int) -> Whole:
+async def whole(stack: Stack, *, verifiers: int, drafters: int, gateways: int, lookup: bool = False) -> Whole:
+    """`lookup`: the verifiers also draft by themselves, which is never late."""
     store = stack.add_store()
-    targets = [stack.add_verifier("--name", "target") for _ in range(verifiers)]
+    targets = [stack.add_verifier("--name", "target", lookup=lookup) for _ in range(verifiers)]
     guessers = [stack.add_drafter("ngram") for _ in range(drafters)]
     await stack.start(stack.services)
     doors = [stack.add_gateway(store.address, targets, guessers) for _ in range(gateways)]
