@@ -109,11 +109,10 @@ async def test_load_keeps_every_session_busy_and_gives_categories_their_figures(
 
 
 async def test_latency_puts_the_network_between_the_remote_drafters_and_the_verifier(tiny, tmp_path):
-    measured = await run_latency(settings(tiny), [0.0, 4.0], CONSOLE)
-    report = check(measured, tmp_path / "p.png")
-    for group in ("0 ms", "4 ms"):
-        assert over(report, group)[:2] == [["remote", "synchronous"], ["remote", "plain"]]
-        assert ["remote", "colocated"] in over(report, group)
+    measured = await run_latency(settings(tiny), [4.0], CONSOLE)
+    found = over(check(measured, tmp_path / "p.png"), "4 ms")
+    assert found[:2] == [["remote", "synchronous"], ["remote", "plain"]]
+    assert ["remote", "colocated"] in found
 
 
 async def test_a_remote_drafter_reaches_its_verifier_through_the_relay(tiny):
@@ -128,11 +127,12 @@ async def test_a_remote_drafter_reaches_its_verifier_through_the_relay(tiny):
 
 
 async def test_worst_has_five_pairs_in_every_case(tiny, tmp_path):
-    cases = ["stalled", "temperature 1.5", "crowd"]
+    cases = ["stalled", "crowd"]
     report = check(await run_worst(settings(tiny), cases, 3, CONSOLE), tmp_path / "p.png")
     assert [(row["group"], row["pairs"]) for row in report["ratios"]] == [
-        ("stalled", 5), ("temperature 1.5", 5), ("3 sessions", 5),
-    ]  # fmt: skip
+        ("stalled", 5),
+        ("3 sessions", 5),
+    ]
     assert {row["set_up"] for row in report["rates"]} == {"plain", "drafting"}
 
 
