@@ -109,23 +109,20 @@ class Session:
             return (), None
         number = None if self.tree.merge else source.number
         length = min(length, self.room)
-        if length and self._may_look_up(number) and self.lookup:
-            self.lookup.draft(length)
+        if length and (lookup := self._idle_lookup(number)):
+            lookup.draft(length)
         return self.tree.plan(length, number), number
 
     def look_up(self, survival: Survival) -> None:
         """From now on the verifier drafts for this session itself where no drafter has."""
         self.lookup = OwnLookup(self.tree, survival, self.window)
 
-    def _may_look_up(self, number: int | None) -> bool:
-        """Whether look-up is what the next pass could check: nothing drafted hangs from the head."""
+    def _idle_lookup(self, number: int | None) -> OwnLookup | None:
+        """Look-up, where the next pass has nothing else to check: nothing drafted hangs from the head."""
         lookup = self.lookup
-        return (
-            lookup is not None
-            and lookup.window > 0
-            and number in {None, lookup.number}
-            and not self.tree.children(None, number)
-        )
+        if lookup is None or not lookup.window or number not in {None, lookup.number}:
+            return None
+        return None if self.tree.children(None, number) else lookup
 
     def proven_stream(self) -> DraftStream | None:
         """The attached stream that earlier passes accepted most of; the first to attach on ties."""
@@ -145,8 +142,8 @@ class Session:
                 (s for s in self._sources() if s.number in first[0].owners), key=lambda s: s.survival.at(0)
             )
             return Outlook(drafted.survival, min(self.tree.depth(number), self.room))
-        if self.lookup and self._may_look_up(number):
-            return Outlook(self.lookup.survival, min(self.lookup.longest, self.room))
+        if lookup := self._idle_lookup(number):
+            return Outlook(lookup.survival, min(lookup.longest, self.room))
         return Outlook(NOTHING, 0)
 
     def outlook(self) -> Outlook:

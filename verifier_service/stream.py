@@ -54,9 +54,8 @@ class DraftStream(Source):
         self.said_end = False  # the last verdict is queued
         self.answered_base = -1  # the last settled length a message of this stream spoke about
         self.told_ns = time.monotonic_ns()  # when it was last told something
-        self._told: deque[tuple[int, int]] = deque(
-            maxlen=256
-        )  # settled lengths not yet answered, and when told
+        # Settled lengths not yet answered, and when told.
+        self._told: deque[tuple[int, int]] = deque(maxlen=256)
         self.turnaround_ns = 0  # learned: from verdict to the first message about it; 0 unknown
         self._unsent: Verdict | None = None
         self._unsent_since_ns = 0

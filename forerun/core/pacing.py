@@ -22,9 +22,8 @@ ENOUGH_TESTS = 12.0  # tests before a drafter is called hopeless
 RETRY_PASSES = 48  # a drafter that was told to stop is tried again after so many passes
 RETRY_SPAN = 6  # for so many passes, so that a drafter some passes away is heard within them
 RETRY_WINDOW = 2
-MARGIN = (
-    1.15  # a row must promise so much more than it costs: both are learned, and deciding on it costs as well
-)
+# A row must promise so much more than it costs: both are learned, and deciding on it costs as well.
+MARGIN = 1.15
 JITTER = 1.5  # a wait lasts at most this many expected turnarounds
 
 
@@ -63,8 +62,7 @@ class Pacing:
 
         A hopeless drafter is stopped, and let in again for a short try every `RETRY_PASSES` passes: one whose
         tokens are almost never accepted, or whose messages almost never add a token to the tree, because others
-        say the same sooner. One whose source was hopeless in other sessions
-        begins with the short try.
+        say the same sooner. One whose source was hopeless in other sessions begins with the short try.
         """
         wrong = survival.num_tests >= ENOUGH_TESTS and survival.at(0) < HOPELESS
         if not wrong and survival.adds >= HOPELESS:
