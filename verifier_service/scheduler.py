@@ -18,46 +18,28 @@ import structlog
 from numpy.typing import NDArray
 
 from forerun.core.acceptance import Outcome, verify
-from forerun.core.draft_tree import Node
 from forerun.core.pacing import Pacing
 from forerun.core.prompt_cost import PromptCost
 from forerun.core.types import FinishReason, PassRecord, Settled, Verdict
 from forerun.engine.executor import EngineThread
-from forerun.engine.interface import Engine, PoolFullError, Segment
+from forerun.engine.interface import Engine, PoolFullError
 from forerun.errors import InternalFault
 from verifier_service import metrics
 from verifier_service.own_lookup import SOURCE
 from verifier_service.session import Session
 from verifier_service.sessions import Sessions
 from verifier_service.tracing import trace_pass
+from verifier_service.turn import Turn
 
 # Rows of one pass at most: the engine proves row invariance up to here.
 MAX_ROWS = 512
 # Prompt rows of one pass at most when nobody decodes, and when somebody does: a long prompt must not hold tokens up.
 PREFILL_ROWS = 256
+PREFILL_ROWS_BESIDE_DECODING = 64
 # By then a pass has begun: telling what the last one settled, sooner, would hold it up.
 BEGUN_S = 0.001
-PREFILL_ROWS_BESIDE_DECODING = 64
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One session's part in the pass being made. `num_fed` settled tokens, then the plan's."""
-
-    session: Session
-    num_fed: int
-    plan: tuple[Node, ...]
-    stream: int | None
-    draws: bool  # its next token is drawn in this pass
-
-    def segment(self) -> Segment:
-        """The rows it wants from the engine."""
-        session = self.session
-        fed = session.tree.token_ids[session.computed : session.computed + self.num_fed]
-        rows = [*fed, *(node.token_id for node in self.plan)]
-        return Segment(session.key, session.computed, rows, len(self.plan) + 1 if self.draws else 0)
 
 
 @dataclass(frozen=True, slots=True)

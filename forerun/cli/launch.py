@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forerun.errors import InvalidRequest, Unavailable
-from forerun.wire.address import Address
+from forerun.errors import Unavailable
 
 TETHER = Path(__file__).with_name("tether.py")
 LAST_LINES = 12  # of a child's log, kept for the message that says how it died
@@ -64,20 +63,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def check_free(address: str, flag: str) -> None:
-    """Return if `address` (host:port) can be listened on; else raise InvalidRequest naming the flag."""
-    where = Address.parse(address, flag)
-    with socket.socket(socket.AF_INET6 if ":" in where.host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((where.host, where.port))
-        except OSError as fault:
-            raise InvalidRequest(
-                f"cannot listen on {address}: {fault.strerror or fault}; choose another with {flag}",
-                field=flag,
-            ) from fault
 
 
 class Child:

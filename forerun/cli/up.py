@@ -18,13 +18,14 @@ from forerun.cli.cores import share_out
 from forerun.cli.data_dir import claimed
 from forerun.cli.flags import Dtype, Target, one_of
 from forerun.cli.foreground import progress_console, run
-from forerun.cli.launch import Log, check_free, readable
+from forerun.cli.launch import Log, readable
 from forerun.cli.progress import prepare, start
 from forerun.cli.stack import LocalService, Stack
 from forerun.engine.cache_folder import cache_folder
 from forerun.engine.cores import usable_cores
 from forerun.errors import ForerunError, InvalidRequest, Unavailable
 from forerun.wire.address import Address
+from forerun.wire.binding import check_free
 from gateway.store.connection import masked
 from gateway.store.store import Store
 
@@ -68,11 +69,11 @@ def up(
         raise typer.BadParameter(
             "--no-draft starts no drafter: leave one of the two out", param_hint="--source"
         )
-    check_doors(http, grpc)
-    check_free(http, "--http")
-    check_free(grpc, "--grpc")
+    doors = check_doors(http, grpc)
+    for flag, door in doors.items():
+        check_free(door, flag)
     sources = [] if no_draft else (source or ["ngram"])
-    folder = data_dir or cache_folder() / f"sessions-{Address.parse(grpc, 'grpc').port}"
+    folder = data_dir or cache_folder() / f"sessions-{doors['grpc'].port}"
     console = progress_console()
 
     async def body(kept: Path) -> None:
@@ -115,28 +116,29 @@ async def check_store(url: str) -> None:
         await store.close()
 
 
-def check_doors(http: str, grpc: str) -> None:
-    """Both doors are on this machine's loopback, on two ports; else one usage error (exit 2) says what to do."""
-    doors = {flag: _door(flag, text) for flag, text in (("--http", http), ("--grpc", grpc))}
+def check_doors(http: str, grpc: str) -> dict[str, Address]:
+    """Return both doors by flag. Both are on this machine's loopback, on two ports; else one usage error (exit 2)."""
+    doors = {flag: _door(flag, text) for flag, text in (("http", http), ("grpc", grpc))}
     for flag, door in doors.items():
         if not door.is_loopback:
             raise typer.BadParameter(
                 f"{door} can be reached from other machines, and `forerun up` serves this one alone: run "
                 "`forerun gateway` there, with --tls-cert, --tls-key and --tls-ca, or with --insecure on a "
                 "network that is trusted",
-                param_hint=flag,
+                param_hint=f"--{flag}",
             )
-    if doors["--http"].port == doors["--grpc"].port != 0:
+    if doors["http"].port == doors["grpc"].port != 0:
         raise typer.BadParameter(
-            f"port {doors['--grpc'].port} is already that of --http: choose another", param_hint="--grpc"
+            f"port {doors['grpc'].port} is already that of --http: choose another", param_hint="--grpc"
         )
+    return doors
 
 
 def _door(flag: str, text: str) -> Address:
     try:
         return Address.parse(text, flag)
     except InvalidRequest as fault:
-        raise typer.BadParameter(fault.message, param_hint=flag) from fault
+        raise typer.BadParameter(fault.message, param_hint=f"--{flag}") from fault
 
 
 def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[str]) -> None:

@@ -9,8 +9,10 @@ import sys
 
 import pytest
 
-from forerun.cli.launch import Child, check_free, service_ready
-from forerun.errors import InvalidRequest, Unavailable
+from forerun.cli.launch import Child, service_ready
+from forerun.errors import FailedPrecondition, InvalidRequest, Unavailable
+from forerun.wire.address import Address
+from forerun.wire.binding import check_free
 
 READY = """print('{"ready": true, "service": "x", "address": "127.0.0.1:7"}', flush=True)"""
 FOREVER = "import signal; signal.pause()"
@@ -113,15 +115,15 @@ def test_a_busy_port_is_refused_by_the_flag_that_can_change_it():
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
-        address = f"127.0.0.1:{busy.getsockname()[1]}"
+        address = Address("127.0.0.1", busy.getsockname()[1])
         with pytest.raises(
-            InvalidRequest, match=rf"cannot listen on {address}: Address already in use; .* --http"
+            FailedPrecondition, match=rf"cannot listen on {address}: Address already in use; .* --http"
         ):
-            check_free(address, "--http")
-    check_free(address, "--http")
+            check_free(address, "http")
+    check_free(address, "http")
 
 
 @pytest.mark.parametrize("address", ["", "8080", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000"])
 def test_an_address_without_a_port_is_refused(address):
     with pytest.raises(InvalidRequest, match="is not host:port"):
-        check_free(address, "--grpc")
+        Address.parse(address, "--grpc")
