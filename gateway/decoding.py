@@ -40,7 +40,7 @@ class Decoding:
         self._call = call
         self._stall_s = stall_s
         self._messages: list[verifier_pb2.DecodeResponse] = []
-        self._lost: VerifierLost | None = None  # after what is in `_messages`
+        self._lost: Exception | None = None  # after what is in `_messages`
         self._news = asyncio.Event()
 
     async def started(self) -> verifier_pb2.Started:
@@ -75,12 +75,12 @@ class Decoding:
         return messages
 
     async def read_on(self) -> None:
-        """Read until the call says nothing more."""
+        """Read until the call says nothing more; whatever ended it, `settled` raises."""
         while self._lost is None:
             try:
                 message = await self._read()
                 self._messages.append(message)
-            except VerifierLost as lost:
+            except Exception as lost:  # noqa: BLE001 - raised where it is waited for
                 self._lost = lost
             self._news.set()
 

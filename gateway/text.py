@@ -53,9 +53,8 @@ class Tokenizer:
         specials = {t["content"] for t in described.get("added_tokens", ()) if t.get("special")}
         specials |= set(files.special_tokens.values())
         vocabulary = self._parsed.get_vocab(with_added_tokens=True)
-        self.longest_piece = max(
-            len(text.encode()) for text in vocabulary
-        )  # bytes of text a token stands for at most
+        # Bytes of text that a token stands for at most.
+        self.longest_piece = max(len(text.encode()) for text in vocabulary)
         self._pieces = PieceTable(vocabulary, specials, decoder_of(described.get("decoder")))
         self._special_pattern = re.compile(
             "|".join(re.escape(s) for s in sorted(specials, key=len, reverse=True) if s) or r"(?!)"
