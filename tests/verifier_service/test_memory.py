@@ -32,9 +32,11 @@ async def run_sessions(service: Service, first: int, count: int, text: list[int]
         else:
             await service.decode(service.request([number % 60, *PROMPT], session_id=name, max_tokens=20))
 
+    idle = len(asyncio.all_tasks())
     for at in range(first, first + count, AT_ONCE):
         await asyncio.gather(*(one(number) for number in range(at, at + AT_ONCE)))
     await until(lambda: not list(service.sessions) and not service.sessions.ended)
+    await until(lambda: len(asyncio.all_tasks()) <= idle)
 
 
 def objects() -> Counter[str]:
