@@ -80,7 +80,8 @@ class Scheduler:
             await self._sessions.changed.wait()
             await self._open_and_close()
             if not self._sessions.running:
-                self._sessions.changed.clear()
+                if not self._sessions.ended:  # nothing to close was left while others were opened and closed
+                    self._sessions.changed.clear()
                 continue
             await self._await_drafts()
             turns = self._compose()

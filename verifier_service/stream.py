@@ -44,7 +44,10 @@ class Source:
 
 
 class DraftStream(Source):
-    """Verdicts for one drafter, merged while unsent, so that a slow reader costs one message of memory."""
+    """Verdicts for one drafter, merged while unsent, so that a slow reader costs one message of memory.
+
+    A drafter that was told to stop is told no more until it may go on: what it will not use is not sent.
+    """
 
     def __init__(self, number: int, drafter: str, source: str, survival: Survival, *, laws: bool) -> None:
         super().__init__(number, source, survival)
@@ -58,24 +61,24 @@ class DraftStream(Source):
         self._told: deque[tuple[int, int]] = deque(maxlen=256)
         self.turnaround_ns = 0  # learned: from verdict to the first message about it; 0 unknown
         self._unsent: Verdict | None = None
-        self._unsent_since_ns = 0
+        self._wake_since_ns = 0
         self._wake = asyncio.Event()
 
     def push(self, verdict: Verdict) -> None:
         """Queue a verdict; one that is still unsent takes this one in."""
         now = time.monotonic_ns()
         self.told(verdict.base + len(verdict.token_ids), now)
-        self.window = verdict.window
         self.said_end = verdict.finish_reason is not FinishReason.NONE
-        if self._unsent is None:
-            self._unsent, self._unsent_since_ns = verdict, now
-        else:
-            self._unsent = _merge(self._unsent, verdict)
-        self._wake.set()
+        of_use = self.window > 0 or verdict.window > 0 or self.said_end
+        self.window = verdict.window
+        self._unsent = verdict if self._unsent is None else _merge(self._unsent, verdict)
+        if of_use and not self._wake.is_set():
+            self._wake_since_ns = now
+            self._wake.set()
 
     def unread(self, now_ns: int) -> bool:
         """Whether a verdict has been left unread for longer than a drafter may."""
-        return self._unsent is not None and now_ns - self._unsent_since_ns > UNREAD_LIMIT_NS
+        return self._wake.is_set() and now_ns - self._wake_since_ns > UNREAD_LIMIT_NS
 
     def told(self, base: int, now_ns: int) -> None:
         """Note that it was told the settled length `base`."""

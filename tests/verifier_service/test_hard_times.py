@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,9 +42,10 @@ TEXT = [i % 60 + 1 for i in range(6000)]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let everybody else go on until it holds; the test's own time limit ends it otherwise."""
-    while not condition():  # noqa: ASYNC110 - on states of several objects, some of another thread
-        await asyncio.sleep(0)
+    """Let everybody else go on until it holds. Raises TimeoutError if it does not within a minute."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - on states of several objects, some of another thread
+            await asyncio.sleep(0)
 
 
 # --- prompts ---
@@ -334,6 +336,40 @@ async def test_a_cancelled_session_has_no_row_from_the_next_pass_on() -> None:
             assert await tokens_of(call) == TEXT[3:33]
         assert "c1" in recital.passes[2]
         assert all("c1" not in made for made in recital.passes[3:])
+
+
+class _SlowToOpen(Recital):
+    """Sessions are opened one by one, when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+        self.opening, self.may_open = threading.Semaphore(0), threading.Semaphore(0)
+        self.open_ids: set[str] = set()
+
+    def open(self, session_id: str, token_ids: Sequence[int]) -> int:
+        self.opening.release()
+        self.may_open.acquire()
+        self.open_ids.add(session_id)
+        return super().open(session_id, token_ids)
+
+    def close(self, session_id: str) -> None:
+        self.open_ids.discard(session_id)
+
+
+async def test_sessions_that_are_cancelled_while_others_are_opened_are_closed() -> None:
+    recital = _SlowToOpen()
+    async with serving(recital) as service:
+        calls = [
+            service.stub.Decode(service.request(TEXT[:3], session_id=f"o{i}", max_tokens=30))
+            for i in range(3)
+        ]
+        await until(lambda: len(list(service.sessions)) == 3)
+        for number, call in enumerate(calls):  # the first two are open, or nearly, when they go
+            await until(lambda: recital.opening.acquire(blocking=False))
+            call.cancel()
+            await until(lambda left=2 - number: len(list(service.sessions)) == left)
+            recital.may_open.release()
+        await until(lambda: not service.sessions.ended and not recital.open_ids)
 
 
 # --- too small a pool ---

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +24,15 @@ def verdicts_of(lengths: list[int], base: int = 10) -> list[Verdict]:
     for length in lengths:
         tokens = tuple(range(token, token + length))
         verdicts.append(
-            Verdict(base, tokens, num_drafted=length, num_accepted=length // 2, seen_id=token, held=length)
+            Verdict(
+                base,
+                tokens,
+                num_drafted=length,
+                num_accepted=length // 2,
+                seen_id=token,
+                held=length,
+                window=8,
+            )
         )
         base, token = base + length, token + length
     return verdicts
@@ -85,6 +96,32 @@ def test_a_drafter_that_was_told_to_stop_owes_nothing() -> None:
     told = stream()
     told.push(Verdict(4, (1,), window=0))
     assert not told.owes(5)
+
+
+async def test_a_drafter_that_was_told_to_stop_is_told_no_more_until_it_may_go_on() -> None:
+    told = stream()
+    reader = told.verdicts()
+    stop, *unheard, go = (replace(v, window=0) for v in verdicts_of([1, 2, 3, 1]))
+    told.push(stop)
+    assert (await anext(reader)).window == 0
+    for verdict in unheard:
+        told.push(verdict)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(further := asyncio.ensure_future(anext(reader))), 0.05)
+    assert not told.unread(time.monotonic_ns() + 10 * UNREAD_LIMIT_NS)
+    told.push(replace(go, window=2))
+    heard = await further
+    assert (heard.base, heard.token_ids, heard.window) == (11, (1, 2, 3, 4, 5, 6), 2)
+
+
+async def test_the_end_is_told_to_a_drafter_that_was_stopped() -> None:
+    told = stream()
+    for verdict in verdicts_of([1, 1]):
+        told.push(replace(verdict, window=0))
+    reader = told.verdicts()
+    assert (await anext(reader)).token_ids == (0, 1)
+    told.push(Verdict(12, (2,), finish_reason=FinishReason.STOP))
+    assert [v.token_ids async for v in reader] == [(2,)]
 
 
 def test_an_answer_is_timed_from_the_verdict_it_answers() -> None:
