@@ -3,47 +3,58 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import accumulate
 
 KNOTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 # Shape before anything was measured: a memory-bound pass is flat for a few rows, then grows.
 _PRIOR_SHAPE = (1.0, 1.02, 1.1, 1.4, 2.0, 3.2, 5.5, 10.0, 19.0)
-RATE = 0.15  # share of an error that one pass corrects
+PACE_RATE = 0.15  # share of an error that one pass corrects in the machine's pace
+SHAPE_RATE = 0.1  # and in the shape, where the pass had other rows than those before it
+OUTLIER = 3.0  # a pass that takes longer by more is a busy machine, not a cost
 
 
 class PassCost:
-    """Microseconds of a pass as a piecewise linear function of its rows.
+    """Microseconds of a pass: the machine's pace now, times a shape over its rows, piecewise linear.
 
-    The first pass sets the scale of the whole prior; later ones move the two knots beside them. A pass of one
-    row costs what two cost: the engine never computes fewer.
+    The two are learned apart because whatever else runs on a machine slows every pass alike. The pace follows
+    every pass; the shape, which decides what a further row costs, is corrected only as far as a pass had other
+    rows than the ones before it, so that a machine that slows down makes no row dearer and none cheaper. More
+    rows never cost less. A pass of one row costs what two cost: the engine never computes fewer.
     """
 
     def __init__(self) -> None:
-        self._knots: list[float] = []
+        self._pace_us = 0.0
+        self._shape = list(_PRIOR_SHAPE)
+        self._usual = [0.0] * len(KNOTS)  # how much of each knot the last passes had, on average
 
     def observe(self, num_rows: int, pass_us: float) -> None:
-        """Learn from one pass."""
+        """Learn from one pass; the first one sets the pace alone."""
         left, share = _place(num_rows)
-        if not self._knots:
-            unit = pass_us / ((1 - share) * _PRIOR_SHAPE[left] + share * _PRIOR_SHAPE[left + 1])
-            self._knots = [unit * shape for shape in _PRIOR_SHAPE]
+        here = [0.0] * len(KNOTS)
+        here[left], here[left + 1] = 1 - share, share
+        if not self.known:
+            self._pace_us, self._usual = pass_us / self._relative(num_rows), here
             return
-        error = min(pass_us, 3 * self.us(num_rows)) - self.us(
-            num_rows
-        )  # an outlier is a busy machine, not a cost
-        self._knots[left] += RATE * (1 - share) * error
-        self._knots[left + 1] += RATE * share * error
+        error = min(pass_us / self.us(num_rows), OUTLIER) - 1
+        self._pace_us *= 1 + PACE_RATE * error
+        for knot, weight in enumerate(here):
+            unusual = weight - self._usual[knot]
+            self._usual[knot] += PACE_RATE * unusual
+            self._shape[knot] *= 1 + SHAPE_RATE * unusual * error
+        self._shape = list(accumulate(self._shape, max))
 
     @property
     def known(self) -> bool:
         """Whether any pass was seen."""
-        return bool(self._knots)
+        return self._pace_us > 0
 
     def us(self, num_rows: int) -> float:
         """Expected microseconds of a pass of `num_rows` rows; 0 before any pass was seen."""
-        if not self._knots:
-            return 0.0
+        return self._pace_us * self._relative(num_rows)
+
+    def _relative(self, num_rows: int) -> float:
         left, share = _place(num_rows)
-        return (1 - share) * self._knots[left] + share * self._knots[left + 1]
+        return (1 - share) * self._shape[left] + share * self._shape[left + 1]
 
 
 def _place(num_rows: int) -> tuple[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import groupby, pairwise
 
@@ -63,6 +64,45 @@ def test_cost_is_learned_from_the_passes_made() -> None:
     for rows in (2, 8, 16):
         assert cost.us(rows) == pytest.approx(10_000 + 500 * rows, rel=0.1)
     assert cost.us(1) == cost.us(2)
+
+
+def test_a_machine_that_slows_down_makes_no_row_dearer() -> None:
+    cost = PassCost()
+    for _ in range(300):
+        for rows in (32, 44):
+            cost.observe(rows, 1_000 * rows)
+    before = cost.us(44) / cost.us(32)
+    for _ in range(20):  # plans are long while something else has half the machine
+        cost.observe(44, 2 * 44_000)
+    assert cost.us(44) > 1.8 * 44_000
+    assert cost.us(44) / cost.us(32) == pytest.approx(before, rel=0.1)
+
+
+@pytest.mark.parametrize("acceptance", [0.05, 0.2])
+@pytest.mark.parametrize("num_sessions", [1, 8, 32])
+def test_poor_drafts_cost_nothing_on_a_machine_whose_speed_wanders(
+    num_sessions: int, acceptance: float
+) -> None:
+    rng, pacing, passes = random.Random(5), Pacing(), 600
+    survivals = [pacing.survival("ngram") for _ in range(num_sessions)]
+    wander, taken_us, tokens = 0.0, 0.0, 0
+    for _ in range(passes):
+        wander = 0.98 * wander + 0.1 * rng.gauss(0, 1)
+        offered = [Outlook(one, 6 if rng.random() < 0.35 else 0) for one in survivals]
+        lengths = pacing.allot(offered, 0, 512)
+        rows = num_sessions + sum(lengths)
+        pass_us = 20_000 + 600.0 * max(rows, 2)
+        pacing.cost.observe(rows, pass_us * math.exp(wander + abs(rng.gauss(0, 0.2))))
+        taken_us += pass_us
+        for survival, length in zip(survivals, lengths, strict=True):
+            accepted = 0
+            while accepted < length and rng.random() < acceptance:
+                accepted += 1
+            if length:
+                survival.observe(min(accepted + 1, length), accepted)
+            tokens += accepted + 1
+    plain_us = passes * (20_000 + 600.0 * max(num_sessions, 2))
+    assert tokens / taken_us > 0.99 * num_sessions * passes / plain_us
 
 
 def test_the_padding_row_of_a_one_session_pass_is_always_used() -> None:
