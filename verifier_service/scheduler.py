@@ -228,7 +228,7 @@ class Scheduler:
         )
         session.ready_ns, session.wait_ns, session.num_prefilled = time.monotonic_ns(), 0, 0
         settled = Settled(base, token_ids, outcome.origins[: len(token_ids)], finish, record)
-        self._tell_drafters(session, outcome, settled)
+        self._tell_drafters(session, outcome, settled, made.num_sessions)
         self._untold.append((session, settled))
         if finish is not FinishReason.NONE:
             self._tell()
@@ -243,7 +243,7 @@ class Scheduler:
             if settled.record:
                 metrics.observe_outcome(settled.record, len(settled.token_ids))
 
-    def _tell_drafters(self, session: Session, outcome: Outcome, settled: Settled) -> None:
+    def _tell_drafters(self, session: Session, outcome: Outcome, settled: Settled, num_sessions: int) -> None:
         if session.lookup:
             session.credit(session.lookup, outcome)
             session.lookup.window = self._pacing.window(
@@ -259,7 +259,7 @@ class Scheduler:
                 continue
             tested, accepted = session.credit(stream, outcome)
             tree, number = session.tree, stream.number
-            window = self._pacing.window(stream.survival, stream.num_passes, session.window)
+            window = self._pacing.window(stream.survival, stream.num_passes, session.window, num_sessions)
             tree.set_window(number, window)
             stream.push(
                 Verdict(

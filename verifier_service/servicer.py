@@ -99,7 +99,9 @@ class Verifier(rpc.VerifierServiceServicer):
         metrics.DRAFTERS_ATTACHED.inc()
         reader = asyncio.create_task(self._read(request_iterator, session, stream))
         try:
-            window = self._pacing.window(stream.survival, 0, session.window)
+            window = self._pacing.window(
+                stream.survival, stream.num_passes, session.window, len(self._sessions.running)
+            )
             snapshot = session.snapshot(stream, self._pacing.burst_length(stream.survival), window)
             yield pb.VerifyResponse(snapshot=convert.snapshot_to_proto(snapshot))
             async for verdict in stream.verdicts():
@@ -166,7 +168,11 @@ class Verifier(rpc.VerifierServiceServicer):
         trusted = is_loopback_peer(context) or not self._trusted.isdisjoint(peer_identities(context))
         laws = attach.ships_laws and trusted and session.order.mode is Mode.REJECTION
         return session, session.attach(
-            attach.drafter, attach.source, self._pacing.survival(attach.source), laws=laws
+            attach.drafter,
+            attach.source,
+            self._pacing.survival(attach.source),
+            laws=laws,
+            first_pass=self._pacing.first_pass(),
         )
 
     def _order(self, request: pb.DecodeRequest) -> DecodeOrder:

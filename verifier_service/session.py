@@ -197,12 +197,14 @@ class Session:
                 return tuple(kept), FinishReason.LENGTH
         return tuple(kept), FinishReason.NONE
 
-    def attach(self, drafter: str, source: str, survival: Survival, *, laws: bool) -> DraftStream:
+    def attach(
+        self, drafter: str, source: str, survival: Survival, *, laws: bool, first_pass: int = 0
+    ) -> DraftStream:
         """Join a drafter; its older stream, if any, is replaced."""
         for old in [s for s in self.streams.values() if s.drafter == drafter]:
             self.detach(old)
         self._last_stream += 1
-        stream = DraftStream(self._last_stream, drafter, source, survival, laws=laws)
+        stream = DraftStream(self._last_stream, drafter, source, survival, laws=laws, first_pass=first_pass)
         self.streams[stream.number] = stream
         self.tree.open_stream(stream.number, self.window)
         return stream

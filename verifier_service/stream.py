@@ -49,8 +49,18 @@ class DraftStream(Source):
     A drafter that was told to stop is told no more until it may go on: what it will not use is not sent.
     """
 
-    def __init__(self, number: int, drafter: str, source: str, survival: Survival, *, laws: bool) -> None:
+    def __init__(
+        self,
+        number: int,
+        drafter: str,
+        source: str,
+        survival: Survival,
+        *,
+        laws: bool,
+        first_pass: int = 0,
+    ) -> None:
         super().__init__(number, source, survival)
+        self.num_passes = first_pass
         self.drafter = drafter
         self.laws = laws  # its laws are trusted in rejection mode
         self.detached = False

@@ -19,7 +19,7 @@ MAX_BURST = 12  # drafted tokens a burst has at most
 MIN_REACH = 0.1  # a burst ends where a token would be reached less often than this
 HOPELESS = 0.06  # below this first-token acceptance a drafter costs more than it can give
 ENOUGH_TESTS = 12.0  # tests before a drafter is called hopeless
-RETRY_PASSES = 48  # a drafter that was told to stop is tried again after so many passes
+RETRY_PASSES = 96  # a drafter that was told to stop is tried again after so many passes
 RETRY_SPAN = 6  # for so many passes, so that a drafter some passes away is heard within them
 RETRY_WINDOW = 2
 # A row must promise so much more than it costs: both are learned, and deciding on it costs as well.
@@ -48,24 +48,32 @@ class Pacing:
     def __init__(self) -> None:
         self.cost = PassCost()
         self._sources: dict[str, Survival] = {}
+        self._num_streams = 0
 
     def survival(self, source: str) -> Survival:
         """A fresh estimate for one session of `source`, resting on what the source did elsewhere."""
         return Survival(self._sources.setdefault(source, Survival()))
 
+    def first_pass(self) -> int:
+        """How many passes a drafter's new stream counts from: streams are let in to be tried in turns."""
+        self._num_streams += 1
+        return (self._num_streams - 1) * RETRY_SPAN % RETRY_PASSES
+
     def burst_length(self, survival: Survival) -> int:
         """Tokens the next burst should have; at least 1."""
         return max(1, sum(reach >= MIN_REACH for reach in survival.reach(MAX_BURST)))
 
-    def window(self, survival: Survival, passes: int, limit: int) -> int:
-        """Undecided tokens a drafter may have in flight after `passes` passes of the session: 0 stops it.
+    def window(self, survival: Survival, passes: int, limit: int, num_sessions: int = 1) -> int:
+        """Undecided tokens a drafter may have in flight after `passes` passes of its stream: 0 stops it.
 
         A hopeless drafter is stopped, and let in again for a short try every `RETRY_PASSES` passes: one whose
-        tokens are almost never accepted, or whose messages almost never add a token to the tree, because others
-        say the same sooner. One whose source was hopeless in other sessions begins with the short try.
+        tokens are almost never accepted, or get no row because none pays beside so many sessions, or whose
+        messages almost never add a token to the tree because others say the same sooner. One whose source was
+        hopeless in other sessions is not let in before its turn.
         """
         wrong = survival.num_tests >= ENOUGH_TESTS and survival.at(0) < HOPELESS
-        if not wrong and survival.adds >= HOPELESS:
+        heeded = self._pays(survival.at(0), num_sessions, num_sessions)
+        if heeded and not wrong and survival.adds >= HOPELESS:
             return limit
         return min(limit, RETRY_WINDOW) if passes % RETRY_PASSES < RETRY_SPAN else 0
 
@@ -84,8 +92,7 @@ class Pacing:
         heapq.heapify(offers)
         while offers and num_rows < max_rows:
             negative_reach, index, depth = heapq.heappop(offers)
-            added_us = self.cost.us(num_rows + 1) - self.cost.us(num_rows)
-            if -negative_reach * self.cost.us(num_rows) < MARGIN * tokens * added_us:
+            if not self._pays(-negative_reach, num_rows, tokens):
                 break
             lengths[index] += 1
             num_rows += 1
@@ -94,6 +101,11 @@ class Pacing:
                 further = negative_reach * outlooks[index].survival.at(depth + 1)
                 heapq.heappush(offers, (further, index, depth + 1))
         return lengths
+
+    def _pays(self, reach: float, num_rows: int, tokens: float) -> bool:
+        """Whether a further row, accepted so often, settles enough for its cost where `num_rows` settle `tokens`."""
+        now_us = self.cost.us(num_rows)
+        return reach * now_us >= MARGIN * tokens * (self.cost.us(num_rows + 1) - now_us)
 
     def wait_us(self, outlooks: Sequence[Outlook], other_rows: int = 0, max_rows: int = 512) -> float:
         """Longest time worth waiting, before the next pass, for the answers that are owed; 0: start now.

@@ -131,7 +131,7 @@ def test_waiting_prompts_come_before_all_but_the_surest_drafts() -> None:
     assert sum(pacing.allot(outlooks, 64, 512)) == 0
 
 
-def test_a_source_that_was_hopeless_elsewhere_begins_with_a_short_try() -> None:
+def test_a_source_that_was_hopeless_elsewhere_has_a_short_try() -> None:
     pacing = Pacing()
     assert pacing.window(pacing.survival("replay"), 0, 32) == 32
     elsewhere = pacing.survival("replay")
@@ -141,13 +141,21 @@ def test_a_source_that_was_hopeless_elsewhere_begins_with_a_short_try() -> None:
     assert pacing.window(pacing.survival("replay"), 20, 32) == 0
 
 
+def test_streams_are_tried_in_turns() -> None:
+    pacing, hopeless = Pacing(), learned(0.0)
+    streams = [pacing.first_pass() for _ in range(16)]
+    for passed in range(200):
+        let_in = [first for first in streams if pacing.window(hopeless, first + passed, 32)]
+        assert len(let_in) == 1
+
+
 def test_a_drafter_whose_messages_add_nothing_is_stopped_and_let_in_again_once_they_do() -> None:
     pacing = Pacing()
     survival = pacing.survival("ngram")
     for _ in range(30):
         survival.hung(0)
     assert pacing.window(survival, 20, 32) == 0
-    assert pacing.window(survival, 48, 32) > 0
+    assert pacing.window(survival, 96, 32) > 0
     survival.hung(3)
     assert pacing.window(survival, 20, 32) == 32
 
@@ -208,9 +216,16 @@ def test_a_hopeless_drafter_is_stopped_and_tried_again() -> None:
     windows = [pacing.window(hopeless, passes, 32) for passes in range(480)]
     assert windows.count(0) > 400
     tries = [len(list(run)) for window, run in groupby(windows) if window]
-    assert len(tries) == 10
+    assert len(tries) == 5
     assert min(tries) > 3
     assert pacing.window(learned(0.5), 7, 32) == 32
+
+
+def test_a_drafter_whose_tokens_would_get_no_row_is_stopped_until_they_would() -> None:
+    pacing, fair, good = costed(), learned(0.5), learned(0.95)
+    assert [pacing.window(fair, 50, 32, sessions) for sessions in (1, 8, 64)] == [32, 32, 0]
+    assert pacing.window(good, 50, 32, 64) == 32
+    assert pacing.window(fair, 0, 32, 64) > 0  # in its turn
 
 
 def test_a_new_drafter_is_given_its_chance() -> None:

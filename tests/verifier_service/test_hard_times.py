@@ -343,11 +343,12 @@ class _SlowToOpen(Recital):
 
     def __init__(self) -> None:
         super().__init__(TEXT)
-        self.opening, self.may_open = threading.Semaphore(0), threading.Semaphore(0)
+        self.opening: list[str] = []
+        self.may_open = threading.Semaphore(0)
         self.open_ids: set[str] = set()
 
     def open(self, session_id: str, token_ids: Sequence[int]) -> int:
-        self.opening.release()
+        self.opening.append(session_id.partition("#")[0])
         self.may_open.acquire()
         self.open_ids.add(session_id)
         return super().open(session_id, token_ids)
@@ -359,15 +360,15 @@ class _SlowToOpen(Recital):
 async def test_sessions_that_are_cancelled_while_others_are_opened_are_closed() -> None:
     recital = _SlowToOpen()
     async with serving(recital) as service:
-        calls = [
-            service.stub.Decode(service.request(TEXT[:3], session_id=f"o{i}", max_tokens=30))
-            for i in range(3)
-        ]
+        calls = {
+            name: service.stub.Decode(service.request(TEXT[:3], session_id=name, max_tokens=30))
+            for name in ("o1", "o2", "o3")
+        }
         await until(lambda: len(list(service.sessions)) == 3)
-        for number, call in enumerate(calls):  # the first two are open, or nearly, when they go
-            await until(lambda: recital.opening.acquire(blocking=False))
-            call.cancel()
-            await until(lambda left=2 - number: len(list(service.sessions)) == left)
+        for left in (2, 1, 0):  # each is gone before it is open
+            await until(lambda left=left: len(recital.opening) == 3 - left)
+            calls[recital.opening[-1]].cancel()
+            await until(lambda left=left: len(list(service.sessions)) == left)
             recital.may_open.release()
         await until(lambda: not service.sessions.ended and not recital.open_ids)
 
