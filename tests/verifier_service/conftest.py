@@ -146,13 +146,11 @@ async def serving(
     fingerprint: str = "",
     lookup: bool = False,
     rest_s: float = 0.0,
+    pacing: Pacing | None = None,
 ) -> AsyncIterator[Service]:
     """A real server around `engine` on a free port."""
-    sessions, pacing, thread = (
-        Sessions(max_sessions=max_sessions, max_queue=max_queue, window=window),
-        Pacing(),
-        EngineThread(),
-    )
+    sessions = Sessions(max_sessions=max_sessions, max_queue=max_queue, window=window)
+    pacing, thread = pacing or Pacing(), EngineThread()
     server = Server("127.0.0.1:0", Tls(), insecure=False, services=("forerun.v1.VerifierService",))
     verifier = Verifier(
         engine.model, TokenizerFiles(b"{}", ""), sessions, pacing, capacity=engine.capacity, rest_s=rest_s

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import chi2
 
 from forerun.core.acceptance import draw
+from forerun.core.pacing import Outlook, Pacing
+from forerun.core.pass_cost import PassCost
 from forerun.core.sampling import law
 from forerun.core.types import Law, Sampling
 from forerun.engine.interface import Engine, Segment
@@ -30,9 +31,8 @@ VOCAB = 16
 PROMPT = [3, 1, 2]
 SAMPLING = Sampling(1.0, top_k=12)
 MAX_SESSIONS = 240
-AT_ONCE = 8
+AT_ONCE = 16
 TOKENS = 1000
-PATIENCE_S = 0.25  # a pass lasts until every drafter has spoken of the text it began with, at most so long
 DEPTH_TWO = 20_000  # samples of the second token of a pass, at least
 SALVAGED = 500  # tokens accepted from a draft that named older text, more than
 
@@ -56,25 +56,24 @@ def target_law(engine: Engine, last: int) -> np.ndarray:
     return dense
 
 
-class Unhurried:
-    """The engine, its passes as long as drafters need, so that how many drafts come in time is not the machine's
-    affair."""
+class FreeRows(PassCost):
+    """Of a machine on which rows cost nothing, so that every draft that is there is checked."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.model, self.capacity = engine.model, engine.capacity
-        self.open, self.close = engine.open, engine.close
-        self.spoken: dict[str, int] = {}  # by session: the length of the text its drafter last spoke of
+    known = True
 
-    def forward(self, segments: Sequence[Segment]) -> list[np.ndarray]:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and any(self._behind(segment) for segment in segments):
-            time.sleep(0.001)
-        return self._engine.forward(segments)
+    def us(self, num_rows: int) -> float:
+        return 20_000.0
 
-    def _behind(self, segment: Segment) -> bool:
-        settled = segment.start + len(segment.token_ids) - max(segment.num_logits - 1, 0)
-        return self.spoken.get(segment.session_id.partition("#")[0], 0) < settled
+
+class Patient(Pacing):
+    """Waits for every answer that is owed: how many drafts come in time is not the machine's affair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cost = FreeRows()
+
+    def wait_us(self, outlooks: Sequence[Outlook], other_rows: int = 0, max_rows: int = 512) -> float:
+        return 1_000_000.0
 
 
 class Drafter:
@@ -104,7 +103,6 @@ async def assist(
     drafter: Drafter,
     name: str,
     told: asyncio.Future[verifier_pb2.Started],
-    spoken: dict[str, int],
 ) -> None:
     started, said = await told, asyncio.Queue[verifier_pb2.Draft | None]()
 
@@ -120,16 +118,18 @@ async def assist(
         if response.verdict.finish_reason:
             break
         draft, held_back = drafter.draft(token_ids), drafter.clock.random() < 0.12
-        if late or not held_back:
-            said.put_nowait(late or draft)
+        if late:
+            said.put_nowait(late)
+        # One that ships no draft of this text says that nothing follows, for otherwise it would be waited for.
+        silent = verifier_pb2.Draft(base=len(token_ids), first_id=drafter.next_id)
+        said.put_nowait(silent if late or held_back else draft)
         late = draft if held_back and not late else None
-        spoken[name] = len(token_ids)
     said.put_nowait(None)
 
 
-async def sample(service: Service, laws: np.ndarray, number: int, spoken: dict[str, int]) -> Answer:
+async def sample(service: Service, laws: np.ndarray, number: int) -> Answer:
     told: asyncio.Future[verifier_pb2.Started] = asyncio.get_running_loop().create_future()
-    drafting = asyncio.create_task(assist(service, Drafter(number, laws), f"n{number}", told, spoken))
+    drafting = asyncio.create_task(assist(service, Drafter(number, laws), f"n{number}", told))
     request = service.request(PROMPT, session_id=f"n{number}", max_tokens=TOKENS, sampling=SAMPLING)
     answer = await service.decode(request, told.set_result)
     await drafting
@@ -144,15 +144,11 @@ async def test_every_token_has_the_targets_law_with_late_and_salvaged_drafts(eng
     laws = 0.85 * expected + 0.15 * noise
     all_tokens, depth_two = np.zeros((VOCAB, VOCAB)), np.zeros((VOCAB, VOCAB))
     salvaged = 0
-    unhurried = Unhurried(engine)
-    async with serving(unhurried, max_sessions=AT_ONCE) as service:
-        # How many rows the passes give to drafts is for pacing to say: until there are enough of them.
+    async with serving(engine, max_sessions=AT_ONCE, pacing=Patient()) as service:
         for first in range(0, MAX_SESSIONS, AT_ONCE):
             if depth_two.sum() >= DEPTH_TWO and salvaged > SALVAGED:
                 break
-            for answer in await asyncio.gather(
-                *(sample(service, laws, first + i, unhurried.spoken) for i in range(AT_ONCE))
-            ):
+            for answer in await asyncio.gather(*(sample(service, laws, first + i) for i in range(AT_ONCE))):
                 text = [*PROMPT, *answer.token_ids]
                 for settled in answer.passes:
                     salvaged += getattr(settled, "pass").num_salvaged
