@@ -106,8 +106,9 @@ class Scheduler:
             await asyncio.sleep(0)
 
     async def _open_and_close(self) -> None:
-        while self._sessions.ended:
-            await self._thread.run(self._engine.close, self._sessions.ended.popleft().key)
+        while ended := self._sessions.ended:
+            await self._thread.run(self._engine.close, ended[0].key)
+            ended.popleft()
         for session in list(self._sessions.running.values()):
             if not session.opened and not session.finished:
                 held = await self._thread.run(self._engine.open, session.key, session.tree.token_ids)
