@@ -258,14 +258,17 @@ class Scheduler:
                 )
                 session.detach(stream)
                 continue
-            tested, accepted = session.credit(stream, outcome)
+            session.credit(stream, outcome)
             tree, number = session.tree, stream.number
             window = self._pacing.window(stream.survival, stream.num_passes, session.window, num_sessions)
             tree.set_window(number, window)
+            if not window and not stream.window and settled.finish_reason is FinishReason.NONE:
+                continue  # one that was told to stop is told no more until it may go on
+            tested, accepted = stream.take_counts()
             stream.push(
                 Verdict(
-                    base=settled.base,
-                    token_ids=settled.token_ids,
+                    base=stream.told_base,
+                    token_ids=tuple(tree.token_ids[stream.told_base :]),
                     num_drafted=tested,
                     num_accepted=accepted,
                     head_node=tree.head_node(number),

@@ -171,12 +171,11 @@ class Session:
         """Whether nothing is there to check and the drafter that counts has not yet spoken about this text."""
         return self.outlook().turnaround_us is not None
 
-    def credit(self, source: Source, outcome: Outcome) -> tuple[int, int]:
-        """Count how many of the tested and of the accepted nodes were this source's; return both."""
+    def credit(self, source: Source, outcome: Outcome) -> None:
+        """Count how many of the tested and of the accepted nodes were this source's."""
         accepted = sum(source.number in node.owners for node in outcome.accepted)
         tested = accepted + any(source.number in node.owners for node in outcome.refused)
         source.learn(tested, accepted)
-        return tested, accepted
 
     def source_of(self, outcome: Outcome) -> str:
         """Name the source whose token was tested first; empty when none was."""
@@ -271,5 +270,6 @@ class Session:
         """Tell every drafter that the session is over."""
         for stream in list(self.streams.values()):
             if not stream.said_end:
-                stream.push(Verdict(base=self.base, token_ids=(), finish_reason=reason))
+                untold = tuple(self.tree.token_ids[stream.told_base :])
+                stream.push(Verdict(base=stream.told_base, token_ids=untold, finish_reason=reason))
             self.detach(stream)

@@ -22,6 +22,7 @@ class Source:
         self.source = source
         self.survival = survival
         self.num_passes = 0
+        self.num_tested = 0
         self.num_accepted = 0
         self.window = 1  # undecided tokens it may have now; 0: it is to stop
         self.answers = 1.0  # learned: share of the times it was heard when it had tokens
@@ -29,6 +30,7 @@ class Source:
     def learn(self, num_tested: int, num_accepted: int) -> None:
         """Take in what one pass decided about this source's tokens."""
         self.num_passes += 1
+        self.num_tested += num_tested
         self.num_accepted += num_accepted
         if num_tested:
             self.survival.observe(num_tested, num_accepted)
@@ -44,10 +46,7 @@ class Source:
 
 
 class DraftStream(Source):
-    """Verdicts for one drafter, merged while unsent, so that a slow reader costs one message of memory.
-
-    A drafter that was told to stop is told no more until it may go on: what it will not use is not sent.
-    """
+    """Verdicts for one drafter, merged while unsent, so that a slow reader costs one message of memory."""
 
     def __init__(
         self,
@@ -66,34 +65,41 @@ class DraftStream(Source):
         self.detached = False
         self.said_end = False  # the last verdict is queued
         self.answered_base = -1  # the last settled length a message of this stream spoke about
-        self.told_ns = time.monotonic_ns()  # when it was last told something
+        self.told_base = 0  # the settled length it was last told
+        self.told_ns = time.monotonic_ns()  # when
+        self._counts_told = (0, 0)
         # Settled lengths not yet answered, and when told.
         self._told: deque[tuple[int, int]] = deque(maxlen=256)
         self.turnaround_ns = 0  # learned: from verdict to the first message about it; 0 unknown
         self._unsent: Verdict | None = None
-        self._wake_since_ns = 0
+        self._unsent_since_ns = 0
         self._wake = asyncio.Event()
 
     def push(self, verdict: Verdict) -> None:
         """Queue a verdict; one that is still unsent takes this one in."""
         now = time.monotonic_ns()
         self.told(verdict.base + len(verdict.token_ids), now)
-        self.said_end = verdict.finish_reason is not FinishReason.NONE
-        of_use = self.window > 0 or verdict.window > 0 or self.said_end
         self.window = verdict.window
-        self._unsent = verdict if self._unsent is None else _merge(self._unsent, verdict)
-        if of_use and not self._wake.is_set():
-            self._wake_since_ns = now
-            self._wake.set()
+        self.said_end = verdict.finish_reason is not FinishReason.NONE
+        if self._unsent is None:
+            self._unsent, self._unsent_since_ns = verdict, now
+        else:
+            self._unsent = _merge(self._unsent, verdict)
+        self._wake.set()
 
     def unread(self, now_ns: int) -> bool:
         """Whether a verdict has been left unread for longer than a drafter may."""
-        return self._wake.is_set() and now_ns - self._wake_since_ns > UNREAD_LIMIT_NS
+        return self._unsent is not None and now_ns - self._unsent_since_ns > UNREAD_LIMIT_NS
 
     def told(self, base: int, now_ns: int) -> None:
         """Note that it was told the settled length `base`."""
-        self.told_ns = now_ns
+        self.told_base, self.told_ns = base, now_ns
         self._told.append((base, now_ns))
+
+    def take_counts(self) -> tuple[int, int]:
+        """Tokens of its own that were tested, and accepted, since this was last asked."""
+        before, self._counts_told = self._counts_told, (self.num_tested, self.num_accepted)
+        return self.num_tested - before[0], self.num_accepted - before[1]
 
     def heard(self, base: int, num_tokens: int, now_ns: int) -> int:
         """Note a message about the settled length `base`; return its turnaround if it is the first, else 0."""

@@ -100,7 +100,8 @@ class World:
         for index, (plan, stream) in enumerate(plans):
             session = self._sessions[index]
             outcome = verify(session.decider, _NO_LOGITS[: len(plan) + 1], session.tree, plan, stream)
-            self._settle(index, outcome.token_ids, *session.credit(session.streams[1], outcome))
+            session.credit(session.streams[1], outcome)
+            self._settle(index, outcome.token_ids, *session.streams[1].take_counts())
         self.sums.passes += 1
         self.sums.rows += num_rows
         self.sums.ns += self.clock.now_ns - started_ns
@@ -134,7 +135,9 @@ class World:
         self.sums.tokens += copies * len(token_ids)
         self.sums.tested += copies * tested
         self.sums.accepted += copies * accepted
-        stream.window = self.pacing.window(stream.survival, stream.num_passes, session.window)
+        stream.window = self.pacing.window(
+            stream.survival, stream.num_passes, session.window, self.setting.sessions
+        )
         stream.told(base + len(token_ids), self.clock.now_ns)
         tree.set_window(1, stream.window)
         verdict = Verdict(

@@ -9,8 +9,9 @@ import pytest
 from forerun.core.types import Origin, Sampling
 from forerun.engine.interface import Engine
 from forerun.v1 import verifier_pb2
-from tests.verifier_service.conftest import VOCAB, serving
+from tests.verifier_service.conftest import VOCAB, remaining, serving, tokens_of
 from tests.verifier_service.recital import Recital
+from verifier_service.own_lookup import LONGEST
 
 VERSE = [3, 1, 4, 1, 5, 9, 2, 6]
 PROMPT = [*VERSE, *VERSE[:3]]
@@ -66,7 +67,7 @@ async def test_sampled_text_is_drafted_too(tiny_engine: Engine, seed: int | None
     assert Origin.DRAFTED in answer.origins
 
 
-async def test_a_drafter_that_only_repeats_the_look_up_is_told_to_stop() -> None:
+async def test_a_drafter_that_only_repeats_the_look_up_is_told_to_stop_and_then_all_at_once() -> None:
     text = VERSE * 80
     recital = Recital([*text, *[0] * 40])
     async with serving(recital, lookup=True) as service:
@@ -86,11 +87,16 @@ async def test_a_drafter_that_only_repeats_the_look_up_is_told_to_stop() -> None
                 service.sessions.heard.clear()
                 await service.sessions.heard.wait()
             recital.let_pass()
-            windows.append((await verify.read()).verdict.window)
+            stop = (await verify.read()).verdict
+            windows.append(stop.window)
             if windows[-1] == 0:
                 break
             await asyncio.to_thread(recital.entered.acquire)
         recital.run_free()
-        call.cancel()
-        verify.cancel()
+        further = [response.verdict async for response in remaining(verify)]
+        await tokens_of(call)
     assert windows[-1] == 0
+    told = stop.base + len(stop.token_ids)
+    assert further[0].base == told
+    assert [t for verdict in further for t in verdict.token_ids] == text[told:]
+    assert len(further[0].token_ids) > LONGEST + 1  # what several passes settled

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,30 +95,12 @@ def test_a_drafter_that_was_told_to_stop_owes_nothing() -> None:
     assert not told.owes(5)
 
 
-async def test_a_drafter_that_was_told_to_stop_is_told_no_more_until_it_may_go_on() -> None:
+def test_counts_are_told_once() -> None:
     told = stream()
-    reader = told.verdicts()
-    stop, *unheard, go = (replace(v, window=0) for v in verdicts_of([1, 2, 3, 1]))
-    told.push(stop)
-    assert (await anext(reader)).window == 0
-    for verdict in unheard:
-        told.push(verdict)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(further := asyncio.ensure_future(anext(reader))), 0.05)
-    assert not told.unread(time.monotonic_ns() + 10 * UNREAD_LIMIT_NS)
-    told.push(replace(go, window=2))
-    heard = await further
-    assert (heard.base, heard.token_ids, heard.window) == (11, (1, 2, 3, 4, 5, 6), 2)
-
-
-async def test_the_end_is_told_to_a_drafter_that_was_stopped() -> None:
-    told = stream()
-    for verdict in verdicts_of([1, 1]):
-        told.push(replace(verdict, window=0))
-    reader = told.verdicts()
-    assert (await anext(reader)).token_ids == (0, 1)
-    told.push(Verdict(12, (2,), finish_reason=FinishReason.STOP))
-    assert [v.token_ids async for v in reader] == [(2,)]
+    told.learn(3, 2)
+    told.learn(1, 0)
+    assert told.take_counts() == (4, 2)
+    assert told.take_counts() == (0, 0)
 
 
 def test_an_answer_is_timed_from_the_verdict_it_answers() -> None:
