@@ -158,7 +158,7 @@ def _show(found: Answer) -> None:
     console.print(
         "Drafting pays ({:.0%} or more) {}; {}.".format(
             WORTH_IT - 1,
-            "at no acceptance" if least is None else f"from an acceptance of {least:g}",
-            "at no round trip" if longest is None else f"up to a round trip of {longest:g} ms",
+            "at no acceptance tried" if least is None else f"from an acceptance of {least:g}",
+            "at no round trip tried" if longest is None else f"up to a round trip of {longest:g} ms",
         )
     )

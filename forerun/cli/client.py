@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -10,7 +12,7 @@ from typing import Self
 import grpc
 
 from forerun.core.types import FinishReason, Mode, Origin, Settled
-from forerun.errors import ForerunError, InternalFault
+from forerun.errors import ForerunError, InternalFault, Unavailable
 from forerun.v1 import gateway_pb2, gateway_pb2_grpc
 from forerun.wire import convert
 from forerun.wire.channel import open_channel
@@ -22,6 +24,8 @@ from gateway.request import GenerationRequest
 DEFAULT_ADDRESS = "127.0.0.1:8081"
 ANSWER_DEADLINE_S = 3600.0  # an answer; anything shorter is the caller's to cancel
 LOOKUP_DEADLINE_S = 30.0
+RESUME_WITHIN_S = 30.0  # a gateway that is started anew is there again by then
+RESUME_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,29 @@ class Client:
             self._stub.Resume(request, timeout=ANSWER_DEADLINE_S, metadata=self._metadata)
         ):
             yield event
+
+    async def follow(self, request: GenerationRequest, answer: Answer) -> AsyncIterator[Event]:
+        """Yield the answer's events, `answer` growing with them, over the loss of the gateway.
+
+        Where the stream breaks after it has begun, it is resumed where it stands. Raises the error that broke it
+        where `RESUME_WITHIN_S` brought nothing further.
+        """
+        events, heard_s = self.generate(request), time.monotonic()
+        while True:
+            try:
+                async for event in events:
+                    answer.take(event)
+                    heard_s = time.monotonic()
+                    yield event
+            except ForerunError as fault:
+                passing = isinstance(fault, Unavailable) or fault.retry_after_s is not None
+                if not passing or answer.opened is None or time.monotonic() - heard_s > RESUME_WITHIN_S:
+                    raise
+            else:
+                answer.complete()  # a stream that ends too soon is a fault of the gateway's
+                return
+            await asyncio.sleep(RESUME_EVERY_S)
+            events = self.resume(answer.opened.session_id, len(answer.token_ids))
 
     async def answer(self, request: GenerationRequest) -> Answer:
         """Return the complete answer."""

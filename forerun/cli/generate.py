@@ -134,7 +134,8 @@ async def _ask_running(client: Client, request: GenerationRequest, show: Show) -
             await _stream(client, request, answer, show)
         except ForerunError as fault:
             if answer.opened:
-                raise
+                kept = f"session {answer.opened.session_id} keeps its {len(answer.token_ids)} tokens"
+                raise fail(f"the answer broke off: {fault.message}; {kept}") from fault
             how = "cannot be used" if isinstance(fault, Unavailable | InternalFault) else "refused"
             raise fail(f"the gateway at {client.address} {how}: {fault.message}") from fault
         finally:
@@ -158,13 +159,12 @@ async def _private(exits: AsyncExitStack, model: str, sources: list[str]) -> Cli
 async def _stream(client: Client, request: GenerationRequest, answer: Answer, show: Show) -> None:
     """The answer is complete and shown; `answer` grows with it."""
     if show.as_json:
-        async for event in client.generate(request):
-            answer.take(event)
+        async for _ in client.follow(request, answer):
+            pass
         print(json.dumps(summary(answer), ensure_ascii=False))
         return
     printer = OriginPrinter(client, _stdout(coloured=show.coloured), coloured=show.coloured)
-    async for event in client.generate(request):
-        answer.take(event)
+    async for event in client.follow(request, answer):
         await printer.take(event)
     printer.end(answer)
 

@@ -24,6 +24,8 @@ LOOPBACK = "127.0.0.1:0"
 BESIDE = 10
 # For the same reason they get fewer, larger messages than on machines of their own.
 FLUSH_MS = 100
+# Ports of one process: children that inherited them would all want the same.
+ONE_EACH = ("FORERUN_METRICS_PORT", "FORERUN_HEALTH_PORT")
 
 
 class LocalService:
@@ -192,7 +194,8 @@ class Stack:
         number = len(self.by_role(role)) + 1
         name = role if number == 1 else f"{role}-{number}"
         niceness = 0 if role == "verifier" else BESIDE
-        return Child(name, command, env=environment_for(threads), log=self._log, niceness=niceness)
+        env = {**environment_for(threads), **dict.fromkeys(ONE_EACH, "0")}
+        return Child(name, command, env=env, log=self._log, niceness=niceness)
 
     def _add(self, role: Role, child: Child, addresses: dict[str, str]) -> LocalService:
         service = LocalService(role, child, addresses)

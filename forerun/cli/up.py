@@ -49,8 +49,12 @@ def up(
         list[str] | None, typer.Option(help="Drafter: ngram or model:SPEC; repeatable (default: ngram).")
     ] = None,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Start no drafter.")] = False,
-    http: Annotated[str, typer.Option(help="Address of the OpenAI-compatible door.")] = "127.0.0.1:8080",
-    grpc: Annotated[str, typer.Option(help="Address of the gRPC door.")] = "127.0.0.1:8081",
+    http: Annotated[
+        str, typer.Option(help="Address of the OpenAI-compatible door.", envvar="FORERUN_HTTP")
+    ] = "127.0.0.1:8080",
+    grpc: Annotated[
+        str, typer.Option(help="Address of the gRPC door.", envvar="FORERUN_GRPC")
+    ] = "127.0.0.1:8081",
     redis_url: Annotated[
         str | None, typer.Option(help="Use this Redis instead of starting one.", envvar="FORERUN_REDIS_URL")
     ] = None,

@@ -1,10 +1,12 @@
 """Any process may be killed in mid-answer: no token is lost, doubled or changed."""
 
+import asyncio
 import signal
 from dataclasses import replace
 
 import pytest
 
+from forerun.cli.client import Answer
 from forerun.core.types import Exactness, Origin, Sampling
 from gateway.request import GenerationRequest
 from tests.e2e.whole import QUOTE, read_until, resume
@@ -67,6 +69,21 @@ async def test_a_killed_gateways_answer_goes_on_at_another(smollm2):
             await resume(other, answer)
     finally:
         await first.start()
+    assert answer.token_ids == expected.token_ids
+    assert answer.text == expected.text
+
+
+async def test_who_follows_an_answer_does_not_notice_that_its_gateway_died(smollm2):
+    expected = await plain(smollm2, GREEDY)
+    first, answer, restart = smollm2.gateways[0], Answer(), None
+    async with smollm2.client(0) as client:
+        async for _ in client.follow(GREEDY, answer):
+            if restart is None and some(answer):
+                await kill(first)
+                restart = asyncio.create_task(first.start())
+    assert restart is not None
+    await restart
+    answer.complete()
     assert answer.token_ids == expected.token_ids
     assert answer.text == expected.text
 

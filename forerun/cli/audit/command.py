@@ -14,6 +14,7 @@ from rich.table import Table
 
 from forerun.cli.audit.compare import Difference, Outcome
 from forerun.cli.audit.run import NO_DRAFTER, AuditSettings, Findings, run_audit
+from forerun.cli.bench.flags import OWN_PROMPTS
 from forerun.cli.flags import Dtype, Target
 from forerun.cli.foreground import answer_console, progress_console, run
 from forerun.cli.prompts import read_prompts
@@ -23,7 +24,9 @@ COLUMNS = ("drafter", "agree", "tokens", "passes", "per pass", "accepted", "corr
 
 def audit(
     *,
-    prompts: Annotated[Path, typer.Option(help="JSON lines with turns; the first turn of each is asked.")],
+    prompts: Annotated[
+        Path, typer.Option(help="JSON lines with turns; the first turn of each is asked.")
+    ] = OWN_PROMPTS,
     sessions: Annotated[int, typer.Option(min=1, max=256, help="Answers under way at a time.")] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first prompts.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens an answer.")] = 64,
