@@ -20,8 +20,6 @@ pytestmark = [
 # Past its end token, so that the kill comes in the middle however fast the machine is.
 GREEDY = GenerationRequest(messages=(("user", QUOTE),), max_tokens=160, ignore_end_tokens=True)
 SEEDED = replace(GREEDY, sampling=Sampling(temperature=1.0), seed=11)
-
-
 PLAIN = {}
 
 

@@ -99,10 +99,7 @@ class Drafter:
 
 
 async def assist(
-    service: Service,
-    drafter: Drafter,
-    name: str,
-    told: asyncio.Future[verifier_pb2.Started],
+    service: Service, drafter: Drafter, name: str, told: asyncio.Future[verifier_pb2.Started]
 ) -> None:
     started, said = await told, asyncio.Queue[verifier_pb2.Draft | None]()
 
