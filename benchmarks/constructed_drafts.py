@@ -17,6 +17,7 @@ from forerun.core.draft_tree import DraftTree, Node
 from forerun.core.pacing import Outlook, Pacing
 from forerun.core.survival import Survival
 from forerun.engine.interface import Engine, Segment
+from forerun.engine.pass_times import pass_times
 
 WINDOW = 32
 MAX_ROWS = 512
@@ -69,6 +70,7 @@ def generate(
 ) -> tuple[list[Answer], float]:
     """Answers of `max_tokens` tokens to all prompts at once, and the seconds they took, prompts not counted."""
     pacing = Pacing()
+    pacing.cost.begin(pass_times(engine))
     answers = [
         Answer(f"{i}", DraftTree(prompt, merge=True), pacing.survival("made"), len(prompt))
         for i, prompt in enumerate(prompts)

@@ -14,6 +14,7 @@ from forerun.core.types import TokenizerFiles
 from forerun.engine.executor import EngineThread
 from forerun.engine.interface import Engine
 from forerun.engine.load import load_engine
+from forerun.engine.pass_times import pass_times
 from forerun.v1 import verifier_pb2_grpc as rpc
 from forerun.wire import telemetry
 from forerun.wire.address import Address, advertised
@@ -103,6 +104,7 @@ async def _serve(
         kv_positions=engine.capacity,
     )
     pacing = Pacing()
+    pacing.cost.begin(await thread.run(pass_times, engine))
     verifier = Verifier(
         engine.model,
         tokenizer,

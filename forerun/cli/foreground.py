@@ -11,7 +11,7 @@ from typing import TypeVar
 import typer
 from rich.console import Console
 
-from forerun.errors import ForerunError
+from forerun.errors import ForerunError, InternalFault, Unavailable
 
 T = TypeVar("T")
 
@@ -36,6 +36,12 @@ def fail(message: str, status: int = 1) -> typer.Exit:
     """Return the exit to raise, one message said on stderr."""
     print(f"forerun: {message}", file=sys.stderr)
     return typer.Exit(status)
+
+
+def unanswered(address: str, fault: ForerunError) -> typer.Exit:
+    """Return the exit to raise where the gateway at `address` did not answer, or refused to."""
+    how = "cannot be used" if isinstance(fault, Unavailable | InternalFault) else "refused"
+    return fail(f"the gateway at {address} {how}: {fault.message}")
 
 
 def run(main: Coroutine[object, object, T]) -> T:

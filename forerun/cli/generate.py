@@ -17,14 +17,14 @@ from rich.console import Console
 from forerun.cli.client import DEFAULT_ADDRESS, Answer, Client
 from forerun.cli.cores import share_out
 from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey, one_of
-from forerun.cli.foreground import fail, progress_console, run
+from forerun.cli.foreground import fail, progress_console, run, unanswered
 from forerun.cli.origins import OriginPrinter
 from forerun.cli.progress import start_local
 from forerun.cli.stack import Stack
 from forerun.core import limits
 from forerun.core.types import Acceptance, Sampling
 from forerun.engine.cores import usable_cores
-from forerun.errors import ForerunError, InternalFault, InvalidRequest, Unavailable
+from forerun.errors import ForerunError, InvalidRequest
 from forerun.wire.address import Address
 from forerun.wire.tls import Tls
 from gateway.request import GenerationRequest
@@ -101,6 +101,8 @@ def generate(
         no_draft=no_draft,
     )
     check_flags(request, text)
+    if seed is not None and not temperature:
+        print("forerun: --seed changes nothing without --temperature", file=sys.stderr)
     address, tls = gateway or DEFAULT_ADDRESS, Tls(tls_cert, tls_key, tls_ca)
     coloured = sys.stdout.isatty() if color is None else color
     show = Show(as_json=as_json, coloured=coloured)
@@ -136,8 +138,7 @@ async def _ask_running(client: Client, request: GenerationRequest, show: Show) -
             if answer.opened:
                 kept = f"session {answer.opened.session_id} keeps its {len(answer.token_ids)} tokens"
                 raise fail(f"the answer broke off: {fault.message}; {kept}") from fault
-            how = "cannot be used" if isinstance(fault, Unavailable | InternalFault) else "refused"
-            raise fail(f"the gateway at {client.address} {how}: {fault.message}") from fault
+            raise unanswered(client.address, fault) from fault
         finally:
             telling.cancel()
 

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from forerun.cli.client import DEFAULT_ADDRESS, Client, StoredSession
 from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey
-from forerun.cli.foreground import run
+from forerun.cli.foreground import run, unanswered
 from forerun.cli.rounds import Round, TextOf, line, rounds
+from forerun.errors import ForerunError
 from forerun.wire.tls import Tls
 
 SLOWNESS = 20.0  # a pass of 25 ms takes half a second
@@ -33,11 +34,17 @@ def replay(
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Show SESSION pass by pass: what was drafted, what the target said, what became of it."""
+    """Show SESSION pass by pass: what was drafted, what the target said, what became of it.
+
+    Sessions of a private stack (generate with no gateway running) end with it.
+    """
 
     async def body() -> StoredSession:
         async with Client(gateway, tls=Tls(tls_cert, tls_key, tls_ca), api_key=api_key) as client:
-            return await client.session(session, passes=True)
+            try:
+                return await client.session(session, passes=True)
+            except ForerunError as fault:
+                raise unanswered(gateway, fault) from fault
 
     stored = run(body())
     told = list(rounds(stored.passes, text_by_id(stored)))

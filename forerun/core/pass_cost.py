@@ -1,12 +1,15 @@
-"""What a pass of so many rows costs; learned from the passes made."""
+"""What a pass of so many rows costs: measured before the first one, then learned from the passes made."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from itertools import accumulate
 
+import numpy as np
+
 KNOTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
-# Shape before anything was measured: a memory-bound pass is flat for a few rows, then grows.
+# Shape where nothing was measured: a memory-bound pass is flat for a few rows, then grows.
 _PRIOR_SHAPE = (1.0, 1.02, 1.1, 1.4, 2.0, 3.2, 5.5, 10.0, 19.0)
 PACE_RATE = 0.15  # share of an error that one pass corrects in the machine's pace
 SHAPE_RATE = 0.1  # and in the shape, where the pass had other rows than those before it
@@ -26,6 +29,19 @@ class PassCost:
         self._pace_us = 0.0
         self._shape = list(_PRIOR_SHAPE)
         self._usual = [0.0] * len(KNOTS)  # how much of each knot the last passes had, on average
+
+    def begin(self, pass_us: Mapping[int, float]) -> None:
+        """Start from measured passes, microseconds by number of rows; beyond the largest the guess goes on from it.
+
+        A pass that took longer than one of more rows was disturbed, and counts as that one.
+        """
+        rows = sorted(pass_us)
+        grown = list(accumulate((pass_us[count] for count in reversed(rows)), min))[::-1]
+        for knot, count in enumerate(KNOTS):
+            if count <= rows[-1]:
+                self._shape[knot] = float(np.interp(count, rows, grown)) / grown[0]
+            else:
+                self._shape[knot] = self._shape[knot - 1] * _PRIOR_SHAPE[knot] / _PRIOR_SHAPE[knot - 1]
 
     def observe(self, num_rows: int, pass_us: float) -> None:
         """Learn from one pass; the first one sets the pace alone."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from forerun.core.acceptance import Candidate, verify
 from forerun.core.pacing import Pacing
+from forerun.core.pass_cost import KNOTS
 from forerun.core.types import DraftMessage, Logits, Mode, Sampling, Verdict
 from forerun.simulation.drafting import Clock, Drafter, Pupil
 from forerun.simulation.setting import MAX_ROWS, Setting
@@ -71,6 +72,7 @@ class World:
         self.setting = setting
         self.clock = Clock()
         self.pacing = Pacing()
+        self.pacing.cost.begin({rows: 1e3 * setting.curve.ms(rows) for rows in KNOTS})
         self.sums = _Sums()
         played = min(setting.sessions, MAX_PLAYED)
         self._played = [index % played for index in range(setting.sessions)]  # who plays each session

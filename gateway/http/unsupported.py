@@ -5,6 +5,7 @@ A field this door does not know at all is refused too: what it would change cann
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,8 +86,16 @@ def refuse_unsupported(fields: Mapping[str, Any], *, inside: str = "") -> None:
             continue
         where = f"{inside}.{name}" if inside else name
         if name in UNSUPPORTED:
-            raise InvalidRequest(f"{where} is not supported", reason="UNSUPPORTED_FIELD", field=where)
+            raise InvalidRequest(
+                f"{where} is not supported{_but_as(UNSUPPORTED[name])}",
+                reason="UNSUPPORTED_FIELD",
+                field=where,
+            )
         raise InvalidRequest(f"{where} is not a known field", reason="UNKNOWN_FIELD", field=where)
+
+
+def _but_as(harmless: tuple[Any, ...]) -> str:
+    return f", except as {' or '.join(json.dumps(value) for value in harmless)}" if harmless else ""
 
 
 def _means_nothing(value: Any, harmless: tuple[Any, ...]) -> bool:

@@ -90,7 +90,7 @@ def test_a_gateway_that_is_not_there_is_one_message(forerun):
         for command in (["generate", "hello"], ["replay", "some-session"]):
             status, out, err = forerun(*command, "--gateway", address)
             assert (status, out) == (1, "")
-            assert err.startswith("forerun: ")
+            assert err.startswith(f"forerun: the gateway at {address} cannot be used: ")
             assert "Traceback" not in err
 
 

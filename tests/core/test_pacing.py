@@ -66,6 +66,17 @@ def test_cost_is_learned_from_the_passes_made() -> None:
     assert cost.us(1) == cost.us(2)
 
 
+def test_cost_begins_as_it_was_measured_and_follows_the_pace_from_there() -> None:
+    cost = PassCost()
+    cost.begin({2: 1_000.0, 4: 1_900.0, 8: 1_100.0, 16: 2_000.0})
+    assert not cost.known
+    cost.observe(1, 3_000.0)  # the machine is three times slower now
+    assert cost.us(4) == pytest.approx(3_300.0)  # it cannot have cost more than the one of 8 rows
+    assert cost.us(8) == pytest.approx(3_300.0)
+    assert cost.us(12) == pytest.approx(4_650.0)
+    assert cost.us(16) < cost.us(32) < cost.us(512)
+
+
 def test_a_machine_that_slows_down_makes_no_row_dearer() -> None:
     cost = PassCost()
     for _ in range(300):

@@ -76,6 +76,8 @@ async def test_fields_that_change_the_answer_are_refused_by_name(web, path: str)
         error = error_of(await web.post(path, json=ask | {field: ASKING.get(field, "something")}), 400)
         assert (error["param"], error["code"]) == (field, "unsupported_field")
         assert field in error["message"]
+    refused = error_of(await web.post(path, json=ask | {"n": 0}), 400)
+    assert refused["message"] == "n is not supported, except as 1"
 
 
 async def test_fields_that_say_what_happens_anyway_are_accepted(web, gateway) -> None:
