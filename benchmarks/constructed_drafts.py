@@ -7,7 +7,7 @@ made: the target's own text, known from an earlier run, with each token replaced
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,6 @@ from forerun.core.draft_tree import DraftTree, Node
 from forerun.core.pacing import Outlook, Pacing
 from forerun.core.survival import Survival
 from forerun.engine.interface import Engine, Segment
-from forerun.engine.pass_times import pass_times
 
 WINDOW = 32
 MAX_ROWS = 512
@@ -66,11 +65,18 @@ class Drafts:
 
 
 def generate(
-    engine: Engine, prompts: Sequence[Sequence[int]], max_tokens: int, drafts: Drafts | None
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    drafts: Drafts | None,
+    pass_us: Mapping[int, float],
 ) -> tuple[list[Answer], float]:
-    """Answers of `max_tokens` tokens to all prompts at once, and the seconds they took, prompts not counted."""
+    """Answers of `max_tokens` tokens to all prompts at once, and the seconds they took, prompts not counted.
+
+    `pass_us`: what passes take, microseconds by number of rows.
+    """
     pacing = Pacing()
-    pacing.cost.begin(pass_times(engine))
+    pacing.cost.begin(pass_us)
     answers = [
         Answer(f"{i}", DraftTree(prompt, merge=True), pacing.survival("made"), len(prompt))
         for i, prompt in enumerate(prompts)

@@ -23,6 +23,7 @@ import torch
 from benchmarks.constructed_drafts import Answer, Drafts, generate
 from benchmarks.gpu_models import Loaded, Report, Size, choose_size, load
 from benchmarks.gpu_pass_costs import pass_costs, random_text
+from forerun.engine.pass_times import pass_times
 from forerun.engine.probe import probe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,13 +91,14 @@ def parts(size: Size, device: torch.device, clock: Clock) -> Iterator[tuple[str,
         model = loaded[name] = load(config, size, device)
         yield name, model.facts | {"exact": probe(model.engine).value}
         yield f"{name}_pass_ms", pass_costs(model, size, device)
-    texts = None
+    texts, pass_us = None, pass_times(loaded["target"].engine)
+    yield "begins_with_pass_us", {str(rows): round(us) for rows, us in pass_us.items()}
     for sessions in size.sessions:
         cells = []
         for accuracy in ACCURACIES:
             if clock.left_s() < TESTS_TIMEOUT_S * (device.type == "cuda"):
                 break
-            texts, cell = speculate(loaded, size, sessions, accuracy, texts)
+            texts, cell = speculate(loaded, size, sessions, accuracy, texts, pass_us)
             cells.append(cell)
         yield f"speculation_{sessions}", {"cells": cells, "complete": len(cells) == len(ACCURACIES)}
     if device.type == "cuda":
@@ -109,13 +111,14 @@ def speculate(
     sessions: int,
     accuracy: float,
     texts: list[list[int]] | None,
+    pass_us: dict[int, float],
 ) -> tuple[list[list[int]], Report]:
     """Tokens a second plain and drafted, and whether the drafted text is the plain one, token for token."""
     target, drafter = loaded["target"].engine, loaded["drafter"].engine
     vocab = target.model.vocab_size
     prompts = [random_text(32, vocab, 100 + i) for i in range(max(size.sessions))]
     if texts is None:
-        texts = [generate(target, [prompt], size.tokens, None)[0][0].said for prompt in prompts]
+        texts = [generate(target, [prompt], size.tokens, None, pass_us)[0][0].said for prompt in prompts]
     runs = {
         "plain": None,
         "drafted_elsewhere": Drafts(texts, accuracy, vocab),
@@ -123,7 +126,7 @@ def speculate(
     }
     cell: Report = {"sessions": sessions, "accuracy": accuracy}
     for name, drafts in runs.items():
-        answers, seconds = generate(target, prompts[:sessions], size.tokens, drafts)
+        answers, seconds = generate(target, prompts[:sessions], size.tokens, drafts, pass_us)
         cell[name] = outcome(answers, seconds, texts)
     for name in ("drafted_elsewhere", "drafted_here"):
         cell[name]["gain"] = round(cell[name]["tokens_s"] / cell["plain"]["tokens_s"], 2)
