@@ -15,7 +15,7 @@ from forerun.core.types import TokenizerFiles
 
 RANDOM_LAYERS, RANDOM_HIDDEN = 1, 64
 # A fifth of the replayed tokens is wrong; messages come up to a few passes of the target late.
-REPLAY_FAULTS = "error=0.2&delay_ms=120&seed=0"
+REPLAY_FAULTS = "error=0.2&delay_ms=40&seed=0"
 
 
 @dataclass(frozen=True, slots=True)
