@@ -106,6 +106,11 @@ def test_the_tables_say_the_ratio_of_every_pair_and_the_rate_of_every_set_up():
         assert expected in text
 
 
+def test_a_pair_that_did_not_run_has_no_table_by_category():
+    report = summary(measured(SEEN))
+    assert category_table(report, ("colocated", "plain")) is None
+
+
 @pytest.mark.parametrize(
     ("bench", "group"), [("single", ""), ("load", "8 sessions"), ("latency", "20 ms"), ("worst", "stalled")]
 )

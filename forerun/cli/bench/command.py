@@ -162,8 +162,8 @@ def _run(
     path = _save(report, out)
     console = answer_console()
     console.print(ratio_table(report))
-    if by_category and len({row["category"] for row in report["categories"]}) > 1:
-        console.print(category_table(report, by_category))
+    if by_category and (table := category_table(report, by_category)):
+        console.print(table)
     console.print(rate_table(report))
     _show_notes(report["notes"], console)
     console.print(f"{path} and {path.with_suffix('.png').name}", style="dim", markup=False)

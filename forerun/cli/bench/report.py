@@ -212,9 +212,11 @@ def rate_table(report: Mapping[str, Any]) -> Table:
     return shown
 
 
-def category_table(report: Mapping[str, Any], over: tuple[str, str]) -> Table:
-    """Return one pair's ratios by category, groups side by side."""
+def category_table(report: Mapping[str, Any], over: tuple[str, str]) -> Table | None:
+    """Return one pair's ratios by category, groups side by side; None for a single category, or where it did not run."""
     rows = [row for row in report["categories"] if row["over"] == list(over)]
+    if len({row["category"] for row in rows}) < 2:
+        return None
     groups = list(dict.fromkeys(row["group"] for row in rows))
     labels = report["labels"]
     title = f"{labels[over[0]]} over {labels[over[1]]}, answer by answer"
