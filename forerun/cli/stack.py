@@ -71,6 +71,7 @@ class Stack:
         self.services: list[LocalService] = []
         self._log = log
         self._temporary: list[Path] = []
+        self._removed_cpu_s = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -157,8 +158,8 @@ class Stack:
             raise
 
     def cpu_seconds(self) -> float:
-        """Return the processor time all services have used so far; 0 where the system does not say."""
-        return sum(service.child.cpu_seconds() for service in self.services)
+        """Return the processor time all services have used, removed ones too; 0 where the system does not say."""
+        return self._removed_cpu_s + sum(service.child.cpu_seconds() for service in self.services)
 
     async def remove(self, services: Sequence[LocalService], *, grace_s: float | None = None) -> None:
         """These services have ended, one after the other, and are no longer part of the stack.
@@ -166,6 +167,7 @@ class Stack:
         `grace_s`: how long each may take, by default the stack's; 0 kills.
         """
         for service in services:
+            self._removed_cpu_s += service.child.cpu_seconds()
             await service.child.stop(self.grace_s + 1 if grace_s is None else grace_s)
             self.services.remove(service)
 
