@@ -13,10 +13,7 @@ LONGEST = 16  # tokens; how many of them a pass checks is decided by what its ro
 
 
 class OwnLookup(Source):
-    """One more stream of the session's tree. It drafts when asked, from the settled text as it is then.
-
-    The text is searched only for a plan that has room for what is found, so a busy verifier pays nothing.
-    """
+    """One more stream of the session's tree. It drafts when asked, from the settled text as it is then."""
 
     def __init__(self, tree: DraftTree, survival: Survival, window: int) -> None:
         super().__init__(OWN_STREAM, SOURCE, survival)
@@ -26,8 +23,10 @@ class OwnLookup(Source):
         tree.open_stream(OWN_STREAM, window)
 
     def draft(self, length: int) -> None:
-        """At most `length` tokens hang from the head, if the text has a place like its end."""
+        """At most `length` tokens hang from the head, if the text has a place like its end and none of its own do."""
         tree = self._tree
+        if not self.window or any(OWN_STREAM in node.owners for node in tree.next_nodes):
+            return
         self._lookup.extend(tree.token_ids[len(self._lookup) :])
         found = self._lookup.propose((), min(length, self.longest))
         self.answered(len(found))

@@ -1,7 +1,7 @@
 """The loop every token goes through: one pass after another over all running sessions.
 
-    open what is new → wait for drafts where it pays → compose → forward (engine thread) → verify → settle →
-    tell
+    open what is new → look up → wait for drafts where it pays → compose → forward (engine thread) → verify →
+    settle → tell
 
 Read `Scheduler.run`. Nothing of torch runs here; nothing awaits in the engine.
 """
@@ -83,6 +83,7 @@ class Scheduler:
                 if not self._sessions.ended:  # nothing to close was left while others were opened and closed
                     self._sessions.changed.clear()
                 continue
+            self._look_up()
             await self._await_drafts()
             turns = self._compose()
             if not turns:
@@ -117,6 +118,12 @@ class Scheduler:
                     session.look_up(self._pacing.survival(SOURCE))
                 if session.finished:  # cancelled while it was opened
                     self._sessions.ended.append(session)
+
+    def _look_up(self) -> None:
+        """Everybody who looks up has drafted what its own text says comes next."""
+        for session in self._decoding():
+            if session.lookup:
+                session.lookup.draft(self._pacing.burst_length(session.lookup.survival))
 
     async def _await_drafts(self) -> None:
         """Give drafters that owe an answer the time that waiting for them pays, for all sessions at once."""
@@ -247,9 +254,11 @@ class Scheduler:
     def _tell_drafters(self, session: Session, outcome: Outcome, settled: Settled, num_sessions: int) -> None:
         if session.lookup:
             session.credit(session.lookup, outcome)
-            session.lookup.window = self._pacing.window(
-                session.lookup.survival, session.lookup.num_passes, session.window
+            lookup = session.lookup
+            lookup.window = self._pacing.window(
+                lookup.survival, lookup.num_passes, session.window, num_sessions
             )
+            session.tree.set_promise(lookup.number, lookup.survival.at(0))
         now = time.monotonic_ns()
         for stream in list(session.streams.values()):
             if stream.unread(now):
@@ -262,6 +271,7 @@ class Scheduler:
             tree, number = session.tree, stream.number
             window = self._pacing.window(stream.survival, stream.num_passes, session.window, num_sessions)
             tree.set_window(number, window)
+            tree.set_promise(number, stream.survival.at(0))
             if not window and not stream.window and settled.finish_reason is FinishReason.NONE:
                 continue  # one that was told to stop is told no more until it may go on
             tested, accepted = stream.take_counts()

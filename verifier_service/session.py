@@ -109,20 +109,11 @@ class Session:
             return (), None
         number = None if self.tree.merge else source.number
         length = min(length, self.room)
-        if length and (lookup := self._idle_lookup(number)):
-            lookup.draft(length)
         return self.tree.plan(length, number), number
 
     def look_up(self, survival: Survival) -> None:
         """From now on the verifier drafts for this session itself where no drafter has."""
         self.lookup = OwnLookup(self.tree, survival, self.window)
-
-    def _idle_lookup(self, number: int | None) -> OwnLookup | None:
-        """Look-up, where the next pass has nothing else to check: nothing drafted hangs from the head."""
-        lookup = self.lookup
-        if lookup is None or not lookup.window or number not in {None, lookup.number}:
-            return None
-        return None if self.tree.children(None, number) else lookup
 
     def proven_stream(self) -> DraftStream | None:
         """The attached stream that earlier passes accepted most of; the first to attach on ties."""
@@ -134,30 +125,24 @@ class Session:
         return proven if proven and (proven.window or not self.lookup) else self.lookup
 
     def at_hand(self) -> Outlook:
-        """What a pass made now could check: drafts in the tree, else what look-up may find."""
+        """What a pass made now could check."""
         source = self.proven_source()
         number = source.number if source and not self.tree.merge else None
-        if first := self.tree.plan(1, number):
-            drafted = max(
-                (s for s in self._sources() if s.number in first[0].owners), key=lambda s: s.survival.at(0)
-            )
-            return Outlook(drafted.survival, min(self.tree.depth(number), self.room))
-        if lookup := self._idle_lookup(number):
-            return Outlook(lookup.survival, min(lookup.longest, self.room))
-        return Outlook(NOTHING, 0)
+        chain = self.tree.plan(self.room, number)
+        if not chain:
+            return Outlook(NOTHING, 0)
+        drafted = (source for source in self._sources() if source.number in chain[0].owners)
+        return Outlook(max((source.survival for source in drafted), key=lambda s: s.at(0)), len(chain))
 
     def outlook(self) -> Outlook:
-        """What is at hand, or what a drafter owes where nothing drafted is there and that promises more."""
-        proven = self.proven_stream()
-        if (
-            proven is not None
-            and proven.turnaround_ns
-            and proven.owes(self.base)
-            and not self.tree.num_nodes
-            and (self.lookup is None or proven.promise > self.lookup.promise)
-        ):
-            return Outlook(proven.survival, 0, proven.turnaround_ns / 1000, proven.answers)
-        return self.at_hand()
+        """What is at hand, or what a drafter owes where that is nothing, or looked up and promises less."""
+        here, proven = self.at_hand(), self.proven_stream()
+        if proven is None or not proven.turnaround_ns or not proven.owes(self.base):
+            return here
+        looked_up = self.lookup is not None and here.survival is self.lookup.survival
+        if here.available and not (looked_up and proven.promise > here.survival.at(0)):
+            return here
+        return Outlook(proven.survival, 0, proven.turnaround_ns / 1000, proven.answers)
 
     def _sources(self) -> list[Source]:
         return [*self.streams.values(), *([self.lookup] if self.lookup else [])]

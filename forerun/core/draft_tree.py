@@ -11,6 +11,7 @@ stream with the same class. Positions are absolute; ids belong to a stream and o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +40,7 @@ class _Stream:
     branch_id: int = 1  # first id of the branch; older ids have been given up
     live: dict[int, Node] = field(default_factory=dict)
     settled: dict[int, int] = field(default_factory=dict)
+    promise: float = 0.5
 
     @property
     def room(self) -> int:
@@ -98,6 +100,11 @@ class DraftTree:
         if stream in self._streams:
             self._streams[stream].window = window
 
+    def set_promise(self, stream: int, promise: float) -> None:
+        """From now on a token of `stream` counts as accepted with probability `promise`. Unknown streams: no effect."""
+        if stream in self._streams:
+            self._streams[stream].promise = promise
+
     def graft(
         self,
         stream: int,
@@ -149,9 +156,9 @@ class DraftTree:
     def plan(self, limit: int, stream: int | None = None) -> tuple[Node, ...]:
         """The chain worth checking now: at most `limit` nodes from the head down, parents first.
 
-        With `merge` the child most streams agree on is followed, then the deepest, then the oldest; `stream`
-        keeps to that stream's nodes. Without `merge` it is the stream's own chain, and none where no stream
-        is chosen.
+        With `merge` the child is followed that its streams, by what they promise, are least likely to be all
+        wrong about, then the deepest, then the oldest; `stream` keeps to that stream's nodes. Without `merge` it
+        is the stream's own chain, and none where no stream is chosen.
         """
         chain: list[Node] = []
         node: Node | None = None
@@ -159,7 +166,7 @@ class DraftTree:
             children = self.children(node, stream)
             if not children:
                 break
-            node = children[0] if len(children) == 1 else max(children, key=_promise)
+            node = children[0] if len(children) == 1 else max(children, key=self._promise)
             chain.append(node)
         return tuple(chain)
 
@@ -172,6 +179,15 @@ class DraftTree:
             return ()
         children = (node or self._root).children
         return tuple(child for child in children if stream is None or stream in child.owners)
+
+    @property
+    def next_nodes(self) -> Sequence[Node]:
+        """What hangs from the head, whoever drafted it."""
+        return self._root.children
+
+    def _promise(self, node: Node) -> tuple[float, int]:
+        all_wrong = math.prod(1 - self._streams[number].promise for number in node.owners)
+        return -all_wrong, _depth(node, None)
 
     def settle(self, token_ids: Sequence[int]) -> int:
         """The text is longer by `token_ids`; what agrees stays; returns how many nodes were torn."""
@@ -323,7 +339,3 @@ def _depth(root: Node, stream: int | None) -> int:
         depth += 1
         level = [c for node in level for c in node.children if stream is None or stream in c.owners]
     return depth
-
-
-def _promise(node: Node) -> tuple[int, int]:
-    return len(node.owners), _depth(node, None)

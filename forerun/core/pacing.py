@@ -72,40 +72,42 @@ class Pacing:
         hopeless in other sessions is not let in before its turn.
         """
         wrong = survival.num_tests >= ENOUGH_TESTS and survival.at(0) < HOPELESS
-        heeded = self._pays(survival.at(0), num_sessions, num_sessions)
+        heeded = survival.at(0) >= MARGIN * self.cost.least_share(num_sessions)
         if heeded and not wrong and survival.adds >= HOPELESS:
             return limit
         return min(limit, RETRY_WINDOW) if passes % RETRY_PASSES < RETRY_SPAN else 0
 
     def allot(self, outlooks: Sequence[Outlook], other_rows: int, max_rows: int) -> list[int]:
-        """Plan length of each session: spare rows go where they settle most, for as long as they pay.
+        """Plan length of each session: spare rows go where they settle most, as many as make the pass settle fastest.
 
-        Starts from one row a session and `other_rows` for prompts; a further row pays while the tokens it adds
-        per microsecond it adds exceed what the pass yields so far. A prompt's row counts as much as a token:
-        it must be computed some time, and who waits behind it is not yet decoding. Never more than `max_rows`
-        in all.
+        Starts from one row a session and `other_rows` for prompts, adds rows by what they promise, and keeps as
+        many as give most tokens per time: costs are stairs, so that a row may pay only together with others. A
+        prompt's row counts as much as a token: it must be computed some time, and who waits behind it is not
+        yet decoding. Never more than `max_rows` in all.
         """
-        lengths = [0] * len(outlooks)
+        cost = self.cost
         num_rows = len(outlooks) + other_rows
         tokens = float(num_rows)
         offers = [(-o.survival.at(0), index, 0) for index, o in enumerate(outlooks) if o.available]
         heapq.heapify(offers)
+        takers: list[int] = []
+        most, fastest = 0, tokens / cost.relative(num_rows)
         while offers and num_rows < max_rows:
             negative_reach, index, depth = heapq.heappop(offers)
-            if not self._pays(-negative_reach, num_rows, tokens):
-                break
-            lengths[index] += 1
+            if -negative_reach * cost.relative(num_rows) < MARGIN * tokens * cost.least_step(num_rows):
+                break  # neither this row nor any after it, which promise less
+            takers.append(index)
             num_rows += 1
-            tokens -= negative_reach
+            tokens -= negative_reach / MARGIN
+            if tokens / cost.relative(num_rows) >= fastest:
+                most, fastest = len(takers), tokens / cost.relative(num_rows)
             if depth + 1 < outlooks[index].available:
                 further = negative_reach * outlooks[index].survival.at(depth + 1)
                 heapq.heappush(offers, (further, index, depth + 1))
+        lengths = [0] * len(outlooks)
+        for index in takers[:most]:
+            lengths[index] += 1
         return lengths
-
-    def _pays(self, reach: float, num_rows: int, tokens: float) -> bool:
-        """Whether a further row, accepted so often, settles enough for its cost where `num_rows` settle `tokens`."""
-        now_us = self.cost.us(num_rows)
-        return reach * now_us >= MARGIN * tokens * (self.cost.us(num_rows + 1) - now_us)
 
     def wait_us(self, outlooks: Sequence[Outlook], other_rows: int = 0, max_rows: int = 512) -> float:
         """Longest time worth waiting, before the next pass, for the answers that are owed; 0: start now.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
 
 import numpy as np
 
-KNOTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+# Kernels compute whole tiles, and graphs whole shapes: costs are stairs, which mostly rise just after such numbers.
+KNOTS = (2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 48, 49, 64, 65, 96, 97, 128, 129, 256, 257, 512)
 # Shape where nothing was measured: a memory-bound pass is flat for a few rows, then grows.
-_PRIOR_SHAPE = (1.0, 1.02, 1.1, 1.4, 2.0, 3.2, 5.5, 10.0, 19.0)
+_GUESS = ((2, 4, 8, 16, 32, 64, 128, 256, 512), (1.0, 1.02, 1.1, 1.4, 2.0, 3.2, 5.5, 10.0, 19.0))
+_PRIOR_SHAPE = tuple(float(np.interp(knot, *_GUESS)) for knot in KNOTS)
 PACE_RATE = 0.15  # share of an error that one pass corrects in the machine's pace
-SHAPE_RATE = 0.1  # and in the shape, where the pass had other rows than those before it
+SHAPE_RATE = 0.03  # and in the shape, where the pass had other rows than those before it
 OUTLIER = 3.0  # a pass that takes longer by more is a busy machine, not a cost
 
 
@@ -27,8 +30,11 @@ class PassCost:
 
     def __init__(self) -> None:
         self._pace_us = 0.0
+        self._table: list[float] = []
+        self._least_steps: list[float] = []
         self._shape = list(_PRIOR_SHAPE)
         self._usual = [0.0] * len(KNOTS)  # how much of each knot the last passes had, on average
+        self._tabulate()
 
     def begin(self, pass_us: Mapping[int, float]) -> None:
         """Start from measured passes, microseconds by number of rows; beyond the largest the guess goes on from it.
@@ -42,6 +48,7 @@ class PassCost:
                 self._shape[knot] = float(np.interp(count, rows, grown)) / grown[0]
             else:
                 self._shape[knot] = self._shape[knot - 1] * _PRIOR_SHAPE[knot] / _PRIOR_SHAPE[knot - 1]
+        self._tabulate()
 
     def observe(self, num_rows: int, pass_us: float) -> None:
         """Learn from one pass; the first one sets the pace alone."""
@@ -49,7 +56,7 @@ class PassCost:
         here = [0.0] * len(KNOTS)
         here[left], here[left + 1] = 1 - share, share
         if not self.known:
-            self._pace_us, self._usual = pass_us / self._relative(num_rows), here
+            self._pace_us, self._usual = pass_us / self.relative(num_rows), here
             return
         error = min(pass_us / self.us(num_rows), OUTLIER) - 1
         self._pace_us *= 1 + PACE_RATE * error
@@ -58,6 +65,7 @@ class PassCost:
             self._usual[knot] += PACE_RATE * unusual
             self._shape[knot] *= 1 + SHAPE_RATE * unusual * error
         self._shape = list(accumulate(self._shape, max))
+        self._tabulate()
 
     @property
     def known(self) -> bool:
@@ -66,11 +74,31 @@ class PassCost:
 
     def us(self, num_rows: int) -> float:
         """Expected microseconds of a pass of `num_rows` rows; 0 before any pass was seen."""
-        return self._pace_us * self._relative(num_rows)
+        return self._pace_us * self.relative(num_rows)
 
-    def _relative(self, num_rows: int) -> float:
-        left, share = _place(num_rows)
-        return (1 - share) * self._shape[left] + share * self._shape[left + 1]
+    def relative(self, num_rows: int) -> float:
+        """Cost of a pass of `num_rows` rows, in smallest passes."""
+        return self._table[min(num_rows, KNOTS[-1])]
+
+    def least_step(self, num_rows: int) -> float:
+        """The least that any one row adds from `num_rows` rows on, in smallest passes."""
+        return self._least_steps[min(num_rows, KNOTS[-1] - 1)]
+
+    def least_share(self, num_rows: int) -> float:
+        """What a row adds to a pass of `num_rows` rows at best, in shares of what one of these costs.
+
+        At best: as one of so many further rows, up to as many again, that they cost least each.
+        """
+        more = np.asarray(self._table[num_rows : 2 * num_rows + 1])
+        if len(more) < 2:
+            return math.inf
+        steps = (more[1:] - more[0]) / np.arange(1, len(more))
+        return float(steps.min() * num_rows / more[0])
+
+    def _tabulate(self) -> None:
+        table = np.interp(np.arange(KNOTS[-1] + 1), KNOTS, self._shape)
+        self._table = table.tolist()
+        self._least_steps = np.minimum.accumulate(np.diff(table)[::-1])[::-1].tolist()
 
 
 def _place(num_rows: int) -> tuple[int, float]:

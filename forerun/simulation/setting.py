@@ -33,7 +33,20 @@ class PassCurve:
 # `smollm2-cpu` is measured (two cores, bf16). The other two are assumptions: weights are read once, so a pass is
 # flat until arithmetic costs as much as reading.
 PRESETS = {
-    "smollm2-cpu": PassCurve(((2, 12.0), (5, 14.7), (8, 16.0), (16, 20.0), (40, 33.0))),
+    "smollm2-cpu": PassCurve(
+        (
+            (2, 14.0),
+            (8, 14.7),
+            (16, 17.5),
+            (17, 21.4),
+            (32, 26.0),
+            (33, 29.2),
+            (48, 31.8),
+            (49, 34.8),
+            (64, 39.2),
+            (65, 42.1),
+        )
+    ),
     "70b-gpu": PassCurve(((64, 25.0), (128, 28.0), (256, 37.0), (512, 60.0))),
     "7b-gpu": PassCurve(((128, 8.0), (256, 10.5), (512, 17.0))),
 }

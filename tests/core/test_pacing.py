@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.pacing import Outlook, Pacing
-from forerun.core.pass_cost import PassCost
+from forerun.core.pass_cost import KNOTS, PassCost
 from forerun.core.survival import Survival
+
+NOTHING = Survival()
 
 
 def learned(acceptance: float, *, tests: int = 60, length: int = 8, seed: int = 1) -> Survival:
@@ -27,9 +29,20 @@ def learned(acceptance: float, *, tests: int = 60, length: int = 8, seed: int = 
 
 def costed(first_us: float = 20_000.0, *, per_row_us: float = 1_000.0) -> Pacing:
     pacing = Pacing()
-    for _ in range(40):
-        for rows in (2, 4, 8, 16, 32, 64, 128):
-            pacing.cost.observe(rows, first_us + per_row_us * rows)
+    pacing.cost.begin({rows: first_us + per_row_us * rows for rows in KNOTS})
+    pacing.cost.observe(2, first_us + 2 * per_row_us)
+    return pacing
+
+
+def stair_us(rows: int) -> float:
+    """A pass on a machine that computes 16 rows at a time."""
+    return 14_000.0 + 200.0 * rows + 3_500.0 * math.ceil(rows / 16)
+
+
+def on_stairs() -> Pacing:
+    pacing = Pacing()
+    pacing.cost.begin({rows: stair_us(rows) for rows in KNOTS})
+    pacing.cost.observe(2, stair_us(2))
     return pacing
 
 
@@ -94,7 +107,7 @@ def test_a_machine_that_slows_down_makes_no_row_dearer() -> None:
 def test_poor_drafts_cost_nothing_on_a_machine_whose_speed_wanders(
     num_sessions: int, acceptance: float
 ) -> None:
-    rng, pacing, passes = random.Random(5), Pacing(), 600
+    rng, pacing, passes = random.Random(5), on_stairs(), 600
     survivals = [pacing.survival("ngram") for _ in range(num_sessions)]
     wander, taken_us, tokens = 0.0, 0.0, 0
     for _ in range(passes):
@@ -102,7 +115,7 @@ def test_poor_drafts_cost_nothing_on_a_machine_whose_speed_wanders(
         offered = [Outlook(one, 6 if rng.random() < 0.35 else 0) for one in survivals]
         lengths = pacing.allot(offered, 0, 512)
         rows = num_sessions + sum(lengths)
-        pass_us = 20_000 + 600.0 * max(rows, 2)
+        pass_us = stair_us(max(rows, 2))
         pacing.cost.observe(rows, pass_us * math.exp(wander + abs(rng.gauss(0, 0.2))))
         taken_us += pass_us
         for survival, length in zip(survivals, lengths, strict=True):
@@ -112,7 +125,7 @@ def test_poor_drafts_cost_nothing_on_a_machine_whose_speed_wanders(
             if length:
                 survival.observe(min(accepted + 1, length), accepted)
             tokens += accepted + 1
-    plain_us = passes * (20_000 + 600.0 * max(num_sessions, 2))
+    plain_us = passes * stair_us(max(num_sessions, 2))
     assert tokens / taken_us > 0.99 * num_sessions * passes / plain_us
 
 
@@ -183,8 +196,15 @@ def test_allotment_keeps_every_bound(offers: list[tuple[float, int]], other_rows
     assert sum(lengths) <= max(max_rows - other_rows - len(outlooks), 0)
 
 
-def test_allotment_is_as_good_as_the_best_fixed_length_within_what_a_kinked_cost_allows() -> None:
-    pacing = costed()
+def test_a_row_that_begins_a_stair_is_given_only_with_others_that_fill_it() -> None:
+    pacing, good = on_stairs(), learned(0.7)
+    assert pacing.allot([Outlook(NOTHING, 0)] * 30 + [Outlook(good, 1)] * 2, 0, 512)[30:] == [0, 0]
+    assert sum(pacing.allot([Outlook(good, 1)] * 32, 0, 512)) == 32
+    assert sum(pacing.allot([Outlook(NOTHING, 0)] * 28 + [Outlook(good, 1)], 0, 512)) == 1
+
+
+@pytest.mark.parametrize("pacing", [costed(), on_stairs()], ids=["even", "stairs"])
+def test_allotment_is_as_good_as_the_best_fixed_length(pacing: Pacing) -> None:
     for acceptance in (0.1, 0.4, 0.7, 0.95):
         for num_sessions in (1, 4, 16):
             survival = learned(acceptance)

@@ -213,7 +213,7 @@ def rate_table(report: Mapping[str, Any]) -> Table:
 
 
 def category_table(report: Mapping[str, Any], over: tuple[str, str]) -> Table | None:
-    """Return one pair's ratios by category, groups side by side; None for a single category, or where it did not run."""
+    """Return one pair's ratios by category, groups side by side; None for fewer than two categories."""
     rows = [row for row in report["categories"] if row["over"] == list(over)]
     if len({row["category"] for row in rows}) < 2:
         return None
