@@ -36,8 +36,7 @@ MAX_ROWS = 512
 # Prompt rows of one pass at most when nobody decodes, and when somebody does: a long prompt must not hold tokens up.
 PREFILL_ROWS = 256
 PREFILL_ROWS_BESIDE_DECODING = 64
-# By then a pass has begun: telling what the last one settled, sooner, would hold it up.
-BEGUN_S = 0.001
+BEGUN_S = 0.001  # the event loop holds still for so long at most, for a pass to begin
 
 log = structlog.get_logger()
 
@@ -88,12 +87,13 @@ class Scheduler:
             turns = self._compose()
             if not turns:
                 self._tell()
+                await asyncio.sleep(0)
                 continue
             try:
                 started = time.monotonic_ns()
-                passing = self._thread.run(self._engine.forward, [turn.segment() for turn in turns])
-                # The engine needs the interpreter to begin; after that it computes without it.
-                await asyncio.wait((passing,), timeout=BEGUN_S)
+                segments = [turn.segment() for turn in turns]
+                passing = self._thread.begin(BEGUN_S, self._engine.forward, segments)
+                # While it computes, without the interpreter: listeners, drafters and whoever asks for something.
                 self._tell()
                 logits = await passing
             except PoolFullError as full:
@@ -103,8 +103,6 @@ class Scheduler:
                 self._fail([turn.session for turn in turns], fault)
             else:
                 self._settle_all(turns, logits, started)
-            # Streams and servicers get the loop once between passes even when the engine answers at once.
-            await asyncio.sleep(0)
 
     async def _open_and_close(self) -> None:
         while ended := self._sessions.ended:

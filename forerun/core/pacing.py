@@ -23,7 +23,7 @@ RETRY_PASSES = 96  # a drafter that was told to stop is tried again after so man
 RETRY_SPAN = 6  # for so many passes, so that a drafter some passes away is heard within them
 RETRY_WINDOW = 2
 # A row must promise so much more than it costs: both are learned, and deciding on it costs as well.
-MARGIN = 1.15
+MARGIN = 1.25
 JITTER = 1.5  # a wait lasts at most this many expected turnarounds
 
 

@@ -16,6 +16,7 @@ _GUESS = ((2, 4, 8, 16, 32, 64, 128, 256, 512), (1.0, 1.02, 1.1, 1.4, 2.0, 3.2, 
 _PRIOR_SHAPE = tuple(float(np.interp(knot, *_GUESS)) for knot in KNOTS)
 PACE_RATE = 0.15  # share of an error that one pass corrects in the machine's pace
 SHAPE_RATE = 0.03  # and in the shape, where the pass had other rows than those before it
+REFRESH = 16  # passes; the shape changes slowly, and making its table takes longer than looking up in it
 OUTLIER = 3.0  # a pass that takes longer by more is a busy machine, not a cost
 
 
@@ -30,8 +31,10 @@ class PassCost:
 
     def __init__(self) -> None:
         self._pace_us = 0.0
+        self._num_seen = 0
         self._table: list[float] = []
         self._least_steps: list[float] = []
+        self._least_shares: dict[int, float] = {}
         self._shape = list(_PRIOR_SHAPE)
         self._usual = [0.0] * len(KNOTS)  # how much of each knot the last passes had, on average
         self._tabulate()
@@ -65,7 +68,9 @@ class PassCost:
             self._usual[knot] += PACE_RATE * unusual
             self._shape[knot] *= 1 + SHAPE_RATE * unusual * error
         self._shape = list(accumulate(self._shape, max))
-        self._tabulate()
+        self._num_seen += 1
+        if self._num_seen % REFRESH == 0:
+            self._tabulate()
 
     @property
     def known(self) -> bool:
@@ -89,15 +94,18 @@ class PassCost:
 
         At best: as one of so many further rows, up to as many again, that they cost least each.
         """
-        more = np.asarray(self._table[num_rows : 2 * num_rows + 1])
-        if len(more) < 2:
-            return math.inf
-        steps = (more[1:] - more[0]) / np.arange(1, len(more))
-        return float(steps.min() * num_rows / more[0])
+        share = self._least_shares.get(num_rows)
+        if share is None:
+            more = np.asarray(self._table[num_rows : 2 * num_rows + 1])
+            steps = (more[1:] - more[0]) / np.arange(1, len(more))
+            share = float(steps.min() * num_rows / more[0]) if len(steps) else math.inf
+            self._least_shares[num_rows] = share
+        return share
 
     def _tabulate(self) -> None:
         table = np.interp(np.arange(KNOTS[-1] + 1), KNOTS, self._shape)
         self._table = table.tolist()
+        self._least_shares.clear()
         self._least_steps = np.minimum.accumulate(np.diff(table)[::-1])[::-1].tolist()
 
 

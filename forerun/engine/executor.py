@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -24,6 +25,23 @@ class EngineThread:
         """
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    def begin(
+        self, within_s: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """As `run`; returns once the call has begun, or after `within_s`, holding the event loop up until then.
+
+        A call needs the interpreter to begin: what the loop does first, the device waits for.
+        """
+        begun = threading.Event()
+
+        def call() -> T:
+            begun.set()
+            return function(*args, **kwargs)
+
+        future = self.run(call)
+        begun.wait(within_s)
+        return future
 
     def close(self) -> None:
         """The call in progress is over and the thread is gone; calls that waited are cancelled."""
