@@ -142,13 +142,7 @@ class Verifier(rpc.VerifierServiceServicer):
         for law, token_id in zip(draft.laws, draft.token_ids, strict=False):
             check_law(law, token_id)
         laws = draft.laws if stream.laws else ()
-        num_new = session.tree.graft(
-            stream.number, draft.base, draft.parent, draft.first_id, draft.token_ids, laws
-        )
-        if (
-            draft.token_ids and draft.base == session.base
-        ):  # a late one says nothing of what it would add in time
-            stream.survival.hung(num_new)
+        session.tree.graft(stream.number, draft.base, draft.parent, draft.first_id, draft.token_ids, laws)
         turnaround_ns = stream.heard(draft.base, len(draft.token_ids), time.monotonic_ns())
         if turnaround_ns:
             metrics.WIRE_SECONDS.observe(turnaround_ns / 1e9)

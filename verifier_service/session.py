@@ -160,7 +160,8 @@ class Session:
         """Count how many of the tested and of the accepted nodes were this source's."""
         accepted = sum(source.number in node.owners for node in outcome.accepted)
         tested = accepted + any(source.number in node.owners for node in outcome.refused)
-        source.learn(tested, accepted)
+        brought = any(source.number == node.first for node in outcome.accepted)
+        source.learn(tested, accepted, brought=brought)
 
     def source_of(self, outcome: Outcome) -> str:
         """Name the source whose token was tested first; empty when none was."""

@@ -27,13 +27,15 @@ class Source:
         self.window = 1  # undecided tokens it may have now; 0: it is to stop
         self.answers = 1.0  # learned: share of the times it was heard when it had tokens
 
-    def learn(self, num_tested: int, num_accepted: int) -> None:
-        """Take in what one pass decided about this source's tokens."""
+    def learn(self, num_tested: int, num_accepted: int, *, brought: bool) -> None:
+        """Take in what one pass decided about this source's tokens; whether it was the first to draft one accepted."""
         self.num_passes += 1
         self.num_tested += num_tested
         self.num_accepted += num_accepted
         if num_tested:
             self.survival.observe(num_tested, num_accepted)
+        if num_accepted:
+            self.survival.brought(one=brought)
 
     def answered(self, num_tokens: int) -> None:
         """It spoke once more about a new text, with tokens or with none."""

@@ -27,6 +27,7 @@ class Node:
     token_id: int
     law: Law | None = None  # what the token was drawn from; None: look-up
     late: bool = False  # its message named an older settled length than the one at its arrival
+    first: int = 0  # the stream that drafted it before any other did
     owners: set[int] = field(default_factory=set)  # streams that drafted it
     children: list[Node] = field(default_factory=list, repr=False)  # in order of arrival
 
@@ -308,7 +309,7 @@ class DraftTree:
             else:
                 child = None
             if child is None:
-                child = Node(node.position + 1, token_id, law, late)
+                child = Node(node.position + 1, token_id, law, late, first=stream)
                 node.children.append(child)
                 num_new += 1
             child.owners.add(stream)

@@ -18,6 +18,7 @@ from forerun.core.survival import Survival
 MAX_BURST = 12  # drafted tokens a burst has at most
 MIN_REACH = 0.1  # a burst ends where a token would be reached less often than this
 HOPELESS = 0.06  # below this first-token acceptance a drafter costs more than it can give
+REDUNDANT = 0.2  # below this share of accepted tokens that it drafted first, a drafter only repeats others
 ENOUGH_TESTS = 12.0  # tests before a drafter is called hopeless
 RETRY_PASSES = 96  # a drafter that was told to stop is tried again after so many passes
 RETRY_SPAN = 6  # for so many passes, so that a drafter some passes away is heard within them
@@ -67,13 +68,13 @@ class Pacing:
         """Undecided tokens a drafter may have in flight after `passes` passes of its stream: 0 stops it.
 
         A hopeless drafter is stopped, and let in again for a short try every `RETRY_PASSES` passes: one whose
-        tokens are almost never accepted, or get no row because none pays beside so many sessions, or whose
-        messages almost never add a token to the tree because others say the same sooner. One whose source was
+        tokens are almost never accepted, or get no row because none pays beside so many sessions, or are mostly
+        those that others had drafted before. One whose source was
         hopeless in other sessions is not let in before its turn.
         """
         wrong = survival.num_tests >= ENOUGH_TESTS and survival.at(0) < HOPELESS
         heeded = survival.at(0) >= MARGIN * self.cost.least_share(num_sessions)
-        if heeded and not wrong and survival.adds >= HOPELESS:
+        if heeded and not wrong and survival.brings >= REDUNDANT:
             return limit
         return min(limit, RETRY_WINDOW) if passes % RETRY_PASSES < RETRY_SPAN else 0
 

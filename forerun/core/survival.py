@@ -24,8 +24,8 @@ class Survival:
         self._tested = [0.0] * MAX_DEPTH
         self._accepted = [0.0] * MAX_DEPTH
         self._reach: list[float] = []  # kept until the next test of its own
-        # Share of the messages in time, with tokens, that added one to the tree. The others said what others had said.
-        self.adds: float = parent.adds if parent else 1.0
+        # Of the passes that accepted tokens of it, the share that accepted one which nobody had drafted before it.
+        self.brings: float = parent.brings if parent else 1.0
 
     def observe(self, num_tested: int, num_accepted: int) -> None:
         """Learn from one chain: its first `num_accepted` tokens were accepted; one more was rejected if tested."""
@@ -36,11 +36,11 @@ class Survival:
             self._tested[depth] = DECAY * self._tested[depth] + 1.0
             self._accepted[depth] = DECAY * self._accepted[depth] + (depth < num_accepted)
 
-    def hung(self, num_new: int) -> None:
-        """Learn that a message that came in time, with tokens, added so many to the tree."""
+    def brought(self, *, one: bool) -> None:
+        """Learn from a pass that accepted tokens of it whether one of them was its alone, or its before others'."""
         if self._parent is not None:
-            self._parent.hung(num_new)
-        self.adds += ((num_new > 0) - self.adds) / 8
+            self._parent.brought(one=one)
+        self.brings += (one - self.brings) / 8
 
     def at(self, depth: int) -> float:
         """P(accepted | reached) at `depth`, counted from 0; strictly between 0 and 1."""

@@ -157,9 +157,7 @@ class World:
         self.clock.after(self._half_trip_ns, lambda: drafter.hear(pupil, verdict))
 
     def _receive(self, session: Session, message: DraftMessage) -> None:
-        num_new = session.tree.graft(1, message.base, message.parent, message.first_id, message.token_ids)
-        if message.token_ids and message.base == session.base:
-            session.streams[1].survival.hung(num_new)
+        session.tree.graft(1, message.base, message.parent, message.first_id, message.token_ids)
         session.streams[1].heard(message.base, len(message.token_ids), self.clock.now_ns)
 
     def _decode(self, index: int) -> Session:

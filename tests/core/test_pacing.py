@@ -173,14 +173,15 @@ def test_streams_are_tried_in_turns() -> None:
         assert len(let_in) == 1
 
 
-def test_a_drafter_whose_messages_add_nothing_is_stopped_and_let_in_again_once_they_do() -> None:
+def test_a_drafter_that_repeats_others_is_stopped_and_let_in_again_once_it_brings_something() -> None:
     pacing = Pacing()
     survival = pacing.survival("ngram")
     for _ in range(30):
-        survival.hung(0)
+        survival.brought(one=False)
     assert pacing.window(survival, 20, 32) == 0
     assert pacing.window(survival, 96, 32) > 0
-    survival.hung(3)
+    survival.brought(one=True)
+    survival.brought(one=True)
     assert pacing.window(survival, 20, 32) == 32
 
 
@@ -253,10 +254,10 @@ def test_a_hopeless_drafter_is_stopped_and_tried_again() -> None:
 
 
 def test_a_drafter_whose_tokens_would_get_no_row_is_stopped_until_they_would() -> None:
-    pacing, fair, good = costed(), learned(0.5), learned(0.95)
-    assert [pacing.window(fair, 50, 32, sessions) for sessions in (1, 8, 64)] == [32, 32, 0]
-    assert pacing.window(good, 50, 32, 64) == 32
-    assert pacing.window(fair, 0, 32, 64) > 0  # in its turn
+    pacing, fair, good = costed(), learned(0.6), learned(0.95)
+    assert [pacing.window(fair, 50, 32, sessions) for sessions in (1, 8, 32)] == [32, 32, 0]
+    assert pacing.window(good, 50, 32, 32) == 32
+    assert pacing.window(fair, 0, 32, 32) > 0  # in its turn
 
 
 def test_a_new_drafter_is_given_its_chance() -> None:
