@@ -54,3 +54,32 @@ async def test_closing_ends_the_thread() -> None:
     owner = await thread.run(threading.current_thread)
     thread.close()
     assert not owner.is_alive()
+
+
+async def test_a_call_that_is_begun_has_begun_when_the_loop_goes_on() -> None:
+    thread = EngineThread()
+    entered, may_end = threading.Event(), threading.Event()
+
+    def compute() -> int:
+        entered.set()
+        may_end.wait()
+        return 7
+
+    call = thread.begin(30.0, compute)
+    assert entered.is_set()
+    assert not call.done()
+    may_end.set()
+    assert await call == 7
+    thread.close()
+
+
+async def test_a_call_behind_another_does_not_hold_the_loop_up_for_ever() -> None:
+    thread = EngineThread()
+    may_end, seen = threading.Event(), list[int]()
+    first = thread.run(may_end.wait)
+    second = thread.begin(0.001, seen.append, 2)
+    assert seen == []
+    may_end.set()
+    await asyncio.gather(first, second)
+    assert seen == [2]
+    thread.close()
