@@ -97,8 +97,8 @@ def test_a_drafter_that_was_told_to_stop_owes_nothing() -> None:
 
 def test_counts_are_told_once() -> None:
     told = stream()
-    told.learn(3, 2)
-    told.learn(1, 0)
+    told.learn(3, 2, brought=True)
+    told.learn(1, 0, brought=True)
     assert told.take_counts() == (4, 2)
     assert told.take_counts() == (0, 0)
 
