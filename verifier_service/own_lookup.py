@@ -25,10 +25,9 @@ class OwnLookup(Source):
     def draft(self, length: int) -> None:
         """At most `length` tokens hang from the head, if the text has a place like its end and none of its own do."""
         tree = self._tree
-        if not self.window or any(OWN_STREAM in node.owners for node in tree.next_nodes):
+        if not self.window or tree.children(None, OWN_STREAM):
             return
         self._lookup.extend(tree.token_ids[len(self._lookup) :])
         found = self._lookup.propose((), min(length, self.longest))
-        self.answered(len(found))
         if found:
             tree.graft(OWN_STREAM, tree.base, 0, tree.seen_id(OWN_STREAM) + 1, found)

@@ -250,9 +250,8 @@ class Scheduler:
                 metrics.observe_outcome(settled.record, len(settled.token_ids))
 
     def _tell_drafters(self, session: Session, outcome: Outcome, settled: Settled, num_sessions: int) -> None:
-        if session.lookup:
-            session.credit(session.lookup, outcome)
-            lookup = session.lookup
+        if lookup := session.lookup:
+            session.credit(lookup, outcome)
             lookup.window = self._pacing.window(
                 lookup.survival, lookup.num_passes, session.window, num_sessions
             )

@@ -25,7 +25,6 @@ class Source:
         self.num_tested = 0
         self.num_accepted = 0
         self.window = 1  # undecided tokens it may have now; 0: it is to stop
-        self.answers = 1.0  # learned: share of the times it was heard when it had tokens
 
     def learn(self, num_tested: int, num_accepted: int, *, brought: bool) -> None:
         """Take in what one pass decided about this source's tokens; whether it was the first to draft one accepted."""
@@ -36,15 +35,6 @@ class Source:
             self.survival.observe(num_tested, num_accepted)
         if num_accepted:
             self.survival.brought(one=brought)
-
-    def answered(self, num_tokens: int) -> None:
-        """It spoke once more about a new text, with tokens or with none."""
-        self.answers += ((num_tokens > 0) - self.answers) / 8
-
-    @property
-    def promise(self) -> float:
-        """How likely the next token is one of its own, accepted; 0 while it is to stop."""
-        return self.answers * self.survival.at(0) if self.window else 0.0
 
 
 class DraftStream(Source):
@@ -67,6 +57,7 @@ class DraftStream(Source):
         self.detached = False
         self.said_end = False  # the last verdict is queued
         self.answered_base = -1  # the last settled length a message of this stream spoke about
+        self.answers = 1.0  # learned: share of the times it was heard when it had tokens
         self.told_base = 0  # the settled length it was last told
         self.told_ns = time.monotonic_ns()  # when
         self._counts_told = (0, 0)
@@ -115,6 +106,15 @@ class DraftStream(Source):
         taken = max(now_ns - told_ns, 1)
         self.turnaround_ns = taken if not self.turnaround_ns else (3 * self.turnaround_ns + taken) // 4
         return taken
+
+    def answered(self, num_tokens: int) -> None:
+        """It spoke once more about a new text, with tokens or with none."""
+        self.answers += ((num_tokens > 0) - self.answers) / 8
+
+    @property
+    def promise(self) -> float:
+        """How likely the next token is one of its own, accepted; 0 while it is to stop."""
+        return self.answers * self.survival.at(0) if self.window else 0.0
 
     def unanswered(self) -> None:
         """Note that it was waited for in vain: an answer that did not come is one without tokens."""

@@ -181,11 +181,6 @@ class DraftTree:
         children = (node or self._root).children
         return tuple(child for child in children if stream is None or stream in child.owners)
 
-    @property
-    def next_nodes(self) -> Sequence[Node]:
-        """What hangs from the head, whoever drafted it."""
-        return self._root.children
-
     def _promise(self, node: Node) -> tuple[float, int]:
         all_wrong = math.prod(1 - self._streams[number].promise for number in node.owners)
         return -all_wrong, _depth(node, None)

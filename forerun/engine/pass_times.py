@@ -10,9 +10,8 @@ from forerun.core.pass_cost import KNOTS
 from forerun.engine.interface import Engine, Segment
 
 DEAR = 4.0  # no more rows are measured once a pass takes so many times the smallest one
-BUDGET_S = (
-    0.5  # another round is begun only before this; the first may also warm up, so there are two at least
-)
+# Another round is begun only before this. The first may also warm up, so there are two at least.
+BUDGET_S = 0.5
 _SESSION = "pass times"
 
 
