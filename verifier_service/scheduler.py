@@ -1,9 +1,9 @@
 """The loop every token goes through: one pass after another over all running sessions.
 
-    open what is new → look up → wait for drafts where it pays → compose → forward (engine thread) → verify →
-    settle → tell
+    open what is new → look up → wait for drafts where it pays → compose → forward (engine thread) → verify → settle
 
-Read `Scheduler.run`. Nothing of torch runs here; nothing awaits in the engine.
+and, while the next pass computes, tell: listeners, drafters, metrics. Read `Scheduler.run`. Nothing of torch runs here;
+nothing awaits in the engine.
 """
 
 from __future__ import annotations
@@ -51,6 +51,16 @@ class Pass:
     num_sessions: int
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a pass decided for one session."""
+
+    session: Session
+    outcome: Outcome
+    settled: Settled
+    num_sessions: int
+
+
 class Scheduler:
     """Makes passes for as long as there are sessions; sleeps when there are none."""
 
@@ -69,9 +79,7 @@ class Scheduler:
         self._pacing = pacing
         self._prompt_cost = PromptCost()
         self._lookup = lookup  # draft by look-up for every session that wants drafts
-        self._untold: list[
-            tuple[Session, Settled]
-        ] = []  # settled by the last pass; told while the next one runs
+        self._untold: list[Decision] = []  # of the last pass; told while the next one runs
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -125,10 +133,12 @@ class Scheduler:
 
     async def _await_drafts(self) -> None:
         """Give drafters that owe an answer the time that waiting for them pays, for all sessions at once."""
-        if not any(session.streams for session in self._decoding()):
+        if not any(session.owed() for session in self._decoding()):
             return
         started = time.monotonic_ns()
         deadline = started + 1000 * int(self._pacing.wait_us([s.outlook() for s in self._decoding()]))
+        if deadline > started:
+            self._tell()  # whoever is waited for must know what about
         while (left := deadline - time.monotonic_ns()) > 0 and any(s.owed() for s in self._decoding()):
             self._sessions.heard.clear()
             try:  # not wait_for: it may lose a cancellation that comes as the event is set
@@ -207,7 +217,7 @@ class Scheduler:
             self._prompt_cost.observe(prompts, made.took_us - plain_us, plain_us)
 
     def _settle(self, turn: Turn, logits: NDArray[np.float32], made: Pass) -> None:
-        """Decide the session's next tokens, re-root its tree, tell its drafters and its listener."""
+        """Decide the session's next tokens and re-root its tree: all that the next pass depends on."""
         session, base = turn.session, turn.session.base
         outcome = verify(session.decider, logits, session.tree, turn.plan, turn.stream)
         token_ids, finish = session.cut(outcome.token_ids)
@@ -234,22 +244,24 @@ class Scheduler:
         )
         session.ready_ns, session.wait_ns, session.num_prefilled = time.monotonic_ns(), 0, 0
         settled = Settled(base, token_ids, outcome.origins[: len(token_ids)], finish, record)
-        self._tell_drafters(session, outcome, settled, made.num_sessions)
-        self._untold.append((session, settled))
+        self._untold.append(Decision(session, outcome, settled, made.num_sessions))
         if finish is not FinishReason.NONE:
             self._tell()
             self._sessions.end(session, finish)
 
     def _tell(self) -> None:
-        """Everything settled has been told to its listener, counted and traced."""
+        """Everything settled has been told to its drafters and its listener, learned from, counted and traced."""
         untold, self._untold = self._untold, []
-        for session, settled in untold:
+        for decision in untold:
+            session, settled = decision.session, decision.settled
+            self._tell_drafters(session, decision.outcome, settled, decision.num_sessions)
             session.tell(settled)
             trace_pass(session.trace, settled)
             if settled.record:
                 metrics.observe_outcome(settled.record, len(settled.token_ids))
 
     def _tell_drafters(self, session: Session, outcome: Outcome, settled: Settled, num_sessions: int) -> None:
+        """Each source is credited with what was its own; drafters have verdicts, from the tree as it is now."""
         if lookup := session.lookup:
             session.credit(lookup, outcome)
             lookup.window = self._pacing.window(

@@ -129,20 +129,30 @@ class Session:
         source = self.proven_source()
         number = source.number if source and not self.tree.merge else None
         chain = self.tree.plan(self.room, number)
-        if not chain:
-            return Outlook(NOTHING, 0)
-        drafted = (source for source in self._sources() if source.number in chain[0].owners)
-        return Outlook(max((source.survival for source in drafted), key=lambda s: s.at(0)), len(chain))
+        return Outlook(self._survival(chain[0]), len(chain)) if chain else Outlook(NOTHING, 0)
 
     def outlook(self) -> Outlook:
         """What is at hand, or what a drafter owes where that is nothing, or looked up and promises less."""
-        here, proven = self.at_hand(), self.proven_stream()
-        if proven is None or not proven.turnaround_ns or not proven.owes(self.base):
-            return here
-        looked_up = self.lookup is not None and here.survival is self.lookup.survival
-        if here.available and not (looked_up and proven.promise > here.survival.at(0)):
-            return here
+        proven = self.proven_stream()
+        if proven is None or not self.owed():
+            return self.at_hand()
         return Outlook(proven.survival, 0, proven.turnaround_ns / 1000, proven.answers)
+
+    def owed(self) -> bool:
+        """Whether the drafter that counts has not yet spoken about this text, and nothing better is there to check."""
+        proven = self.proven_stream()
+        if proven is None or not proven.turnaround_ns or not proven.owes(self.base):
+            return False
+        first, _ = self.plan(1)
+        if not first:
+            return True
+        here = self._survival(first[0])
+        return self.lookup is not None and here is self.lookup.survival and proven.promise > here.at(0)
+
+    def _survival(self, node: Node) -> Survival:
+        """The estimate of the best of the sources that drafted a node."""
+        drafted = [source.survival for source in self._sources() if source.number in node.owners]
+        return drafted[0] if len(drafted) == 1 else max(drafted, key=lambda survival: survival.at(0))
 
     def _sources(self) -> list[Source]:
         return [*self.streams.values(), *([self.lookup] if self.lookup else [])]
@@ -151,10 +161,6 @@ class Session:
     def room(self) -> int:
         """Drafted tokens that could still be settled before the closing token."""
         return max(self.order.last_position - self.base - 1, 0)
-
-    def owed(self) -> bool:
-        """Whether nothing is there to check and the drafter that counts has not yet spoken about this text."""
-        return self.outlook().turnaround_us is not None
 
     def credit(self, source: Source, outcome: Outcome) -> None:
         """Count how many of the tested and of the accepted nodes were this source's."""

@@ -68,16 +68,12 @@ class DraftTree:
         self.merge = merge
         self._root = Node(len(self.token_ids), -1)
         self._streams: dict[int, _Stream] = {}
+        self.num_nodes = 0  # below the head, all streams
 
     @property
     def base(self) -> int:
         """Settled length."""
         return len(self.token_ids)
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes below the head, all streams."""
-        return sum(1 for _ in _below(self._root))
 
     def open_stream(self, stream: int, window: int) -> None:
         """`stream` may hang at most `window` nodes; if it was open, what it had is gone."""
@@ -188,6 +184,10 @@ class DraftTree:
     def settle(self, token_ids: Sequence[int]) -> int:
         """The text is longer by `token_ids`; what agrees stays; returns how many nodes were torn."""
         before = self.num_nodes
+        if not before:
+            self.token_ids.extend(token_ids)
+            self._root.position = self.base
+            return 0
         passed: set[Node] = set()
         for token_id in token_ids:
             agreeing = [child for child in self._root.children if child.token_id == token_id]
@@ -199,6 +199,7 @@ class DraftTree:
         for state in self._streams.values():
             state.settled.update((i, node.position) for i, node in state.live.items() if node in passed)
             state.live = {i: node for i, node in state.live.items() if node in alive}
+        self.num_nodes = len(alive)
         return before - len(passed) - len(alive)
 
     def head_node(self, stream: int) -> int:
@@ -278,6 +279,7 @@ class DraftTree:
         for child in waiting:
             child.owners.add(stream)
             self._root.children.append(child)
+        self.num_nodes += len(waiting)
         state.live, state.settled = {}, {}
         state.branch_base, state.branch_id = base, first_id
 
@@ -309,6 +311,7 @@ class DraftTree:
                 num_new += 1
             child.owners.add(stream)
             state.live[node_id] = node = child
+        self.num_nodes += num_new
         return num_new
 
     def _disown(self, stream: int) -> int:
@@ -317,6 +320,7 @@ class DraftTree:
             for child in node.children:
                 child.owners.discard(stream)
             node.children = [child for child in node.children if child.owners]
+        self.num_nodes = sum(1 for _ in _below(self._root))
         return before - self.num_nodes
 
 

@@ -11,13 +11,19 @@ import pytest
 from forerun.core.types import FinishReason, Origin, Sampling
 from forerun.engine.interface import Engine
 from forerun.v1 import verifier_pb2
-from tests.verifier_service.conftest import CONTEXT, VOCAB, Service, greedy_text
+from tests.verifier_service.conftest import CONTEXT, VOCAB, Service, greedy_text, serving
+from tests.verifier_service.patient import Patient
 
 PROMPT = [5, 9, 2, 40, 17, 3]
 
 
 async def noisy_drafter(
-    service: Service, session_id: str, started: verifier_pb2.Started, right: list[int], seed: int
+    service: Service,
+    session_id: str,
+    started: verifier_pb2.Started,
+    right: list[int],
+    seed: int,
+    attached: asyncio.Semaphore,
 ) -> None:
     """Streams chains of the right text with every fourth token wrong, some late, some twice, until the session ends."""
     rng, said = random.Random(seed), asyncio.Queue[verifier_pb2.VerifyRequest | None]()
@@ -32,6 +38,7 @@ async def noisy_drafter(
     async for response in service.stub.Verify(requests()):
         if response.HasField("snapshot"):
             base = len(response.snapshot.token_ids)
+            attached.release()
         else:
             base = response.verdict.base + len(response.verdict.token_ids)
             if response.verdict.finish_reason:
@@ -45,18 +52,27 @@ async def noisy_drafter(
         next_id += len(chain)
         for _ in range(rng.choice([1, 1, 2])):
             said.put_nowait(verifier_pb2.VerifyRequest(draft=draft))
+        if at < base:  # nothing follows about the newest text, for otherwise it would be waited for
+            silent = verifier_pb2.Draft(base=base, first_id=next_id)
+            said.put_nowait(verifier_pb2.VerifyRequest(draft=silent))
         await asyncio.sleep(0)
     said.put_nowait(None)
 
 
 async def drafted(
-    service: Service, request: verifier_pb2.DecodeRequest, right: list[int], seeds: tuple[int, ...]
+    service: Service,
+    request: verifier_pb2.DecodeRequest,
+    right: list[int],
+    seeds: tuple[int, ...],
+    attached: asyncio.Semaphore | None = None,
 ):
+    """The answer with a noisy drafter a seed; each releases `attached` once."""
     drafters: list[asyncio.Task[None]] = []
+    here = attached or asyncio.Semaphore(0)
 
     def attach(started: verifier_pb2.Started) -> None:
         drafters.extend(
-            asyncio.create_task(noisy_drafter(service, request.session_id, started, right, seed))
+            asyncio.create_task(noisy_drafter(service, request.session_id, started, right, seed, here))
             for seed in seeds
         )
 
@@ -83,11 +99,19 @@ async def test_greedy_text_without_a_drafter_is_the_argmax_text(
     [(Sampling(), None), (Sampling(1.0), 7), (Sampling(0.8, top_k=20, top_p=0.9), 8)],
 )
 async def test_text_is_the_same_with_any_drafts(
-    service: Service, sampling: Sampling, seed: int | None, seeds: tuple[int, ...]
+    tiny_engine: Engine, sampling: Sampling, seed: int | None, seeds: tuple[int, ...]
 ) -> None:
-    plain = await service.decode(service.request(PROMPT, max_tokens=200, sampling=sampling, seed=seed))
-    request = service.request(PROMPT, session_id="s2", max_tokens=200, sampling=sampling, seed=seed)
-    answer = await drafted(service, request, plain.token_ids, seeds)
+    async with serving(tiny_engine, max_sessions=1, pacing=Patient()) as service:
+        plain = await service.decode(service.request(PROMPT, max_tokens=200, sampling=sampling, seed=seed))
+        blocker = service.stub.Decode(service.request(PROMPT, session_id="blocker", max_tokens=500))
+        await blocker.read()  # the drafted session queues behind it until its drafters are there
+        request = service.request(PROMPT, session_id="s2", max_tokens=200, sampling=sampling, seed=seed)
+        attached = asyncio.Semaphore(0)
+        answering = asyncio.create_task(drafted(service, request, plain.token_ids, seeds, attached))
+        for _ in seeds:
+            await attached.acquire()
+        blocker.cancel()
+        answer = await answering
     assert answer.token_ids == plain.token_ids
     assert Origin.DRAFTED in answer.origins
     assert Origin.CORRECTION in answer.origins

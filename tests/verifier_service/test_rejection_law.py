@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,6 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import chi2
 
 from forerun.core.acceptance import draw
-from forerun.core.pacing import Outlook, Pacing
-from forerun.core.pass_cost import PassCost
 from forerun.core.sampling import law
 from forerun.core.types import Law, Sampling
 from forerun.engine.interface import Engine, Segment
@@ -26,6 +24,7 @@ from forerun.engine.load import load_engine
 from forerun.engine.random_model import save_tiny_model
 from forerun.v1 import verifier_pb2
 from tests.verifier_service.conftest import Answer, Service, serving
+from tests.verifier_service.patient import Patient
 
 VOCAB = 16
 PROMPT = [3, 1, 2]
@@ -54,26 +53,6 @@ def target_law(engine: Engine, last: int) -> np.ndarray:
     dense = np.zeros(VOCAB)
     dense[kept.token_ids] = kept.probs
     return dense
-
-
-class FreeRows(PassCost):
-    """Of a machine on which rows cost nothing, so that every draft that is there is checked."""
-
-    known = True
-
-    def us(self, num_rows: int) -> float:
-        return 20_000.0
-
-
-class Patient(Pacing):
-    """Waits for every answer that is owed: how many drafts come in time is not the machine's affair."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cost = FreeRows()
-
-    def wait_us(self, outlooks: Sequence[Outlook], other_rows: int = 0, max_rows: int = 512) -> float:
-        return 1_000_000.0
 
 
 class Drafter:
