@@ -21,6 +21,7 @@ from forerun.engine.interface import Engine, Segment
 WINDOW = 32
 MAX_ROWS = 512
 STREAM = 1
+RULE = Greedy()
 
 
 @dataclass
@@ -120,9 +121,9 @@ def _draft(running: Sequence[Answer], drafts: Drafts, pacing: Pacing, max_tokens
             if step < len(burst):
                 fed = burst[step - 1 : step] if step else text[answer.drafted_from :]
                 start = len(text) + step - 1 if step else answer.drafted_from
-                segments.append(Segment(answer.name, start, fed, 1))
-        for logits in drafts.engine.forward(segments):
-            logits[0].argmax()
+                segments.append(Segment(answer.name, start, fed, 1, RULE.sampler))
+        for said in drafts.engine.forward(segments):
+            RULE.decide(said[0], 0, ())
     for answer in running:
         if bursts[answer.name]:
             answer.drafted_from = len(answer.tree.token_ids)
@@ -140,14 +141,15 @@ def _decide(engine: Engine, running: Sequence[Answer], pacing: Pacing) -> None:
             a.computed,
             [*a.tree.token_ids[a.computed :], *(node.token_id for node in plan)],
             len(plan) + 1,
+            RULE.sampler,
         )
         for a, plan in zip(running, plans, strict=True)
     ]
     started = time.perf_counter()
     found = engine.forward(segments)
     pacing.cost.observe(sum(len(s.token_ids) for s in segments), 1e6 * (time.perf_counter() - started))
-    for answer, plan, logits in zip(running, plans, found, strict=True):
-        outcome = verify(Greedy(), logits, answer.tree, plan, None)
+    for answer, plan, rows in zip(running, plans, found, strict=True):
+        outcome = verify(RULE, rows, answer.tree, plan, None)
         answer.computed = answer.tree.base + min(len(outcome.token_ids) - 1, len(plan))
         answer.tree.settle(outcome.token_ids)
         answer.survival.observe(outcome.num_tested, outcome.num_accepted)

@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drafter_service.sources.source import Ask, Drawn
-from forerun.core.acceptance import proposer
 from forerun.core.draft_tree import DraftTree
+from forerun.core.proposer import proposer
 from forerun.core.types import DraftMessage, FinishReason, Law, Mode, Snapshot, Verdict
 from forerun.errors import InternalFault
 

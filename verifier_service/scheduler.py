@@ -13,14 +13,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from forerun.core.acceptance import Outcome, verify
 from forerun.core.pacing import Pacing
 from forerun.core.prompt_cost import PromptCost
-from forerun.core.types import FinishReason, PassRecord, Settled, Verdict
+from forerun.core.types import FinishReason, PassRecord, Said, Settled, Verdict
 from forerun.engine.executor import EngineThread
 from forerun.engine.interface import Engine, PoolFullError
 from forerun.errors import InternalFault
@@ -103,14 +101,14 @@ class Scheduler:
                 passing = self._thread.begin(BEGUN_S, self._engine.forward, segments)
                 # While it computes, without the interpreter: listeners, drafters and whoever asks for something.
                 self._tell()
-                logits = await passing
+                said = await passing
             except PoolFullError as full:
                 self._set_back(full)
             except Exception as fault:
                 log.exception("pass failed", sessions=[turn.session.id for turn in turns])
                 self._fail([turn.session for turn in turns], fault)
             else:
-                self._settle_all(turns, logits, started)
+                self._settle_all(turns, said, started)
 
     async def _open_and_close(self) -> None:
         while ended := self._sessions.ended:
@@ -179,9 +177,7 @@ class Scheduler:
         """Running sessions the engine knows; one admitted a moment ago is opened before the next pass."""
         return [s for s in self._sessions.running.values() if s.opened]
 
-    def _settle_all(
-        self, turns: Sequence[Turn], logits: Sequence[NDArray[np.float32]], started_ns: int
-    ) -> None:
+    def _settle_all(self, turns: Sequence[Turn], said: Sequence[Said], started_ns: int) -> None:
         made = Pass(
             started_ns=started_ns,
             took_us=(time.monotonic_ns() - started_ns) // 1000,
@@ -190,7 +186,7 @@ class Scheduler:
         )
         self._learn_cost(turns, made)
         metrics.observe_pass(made.num_rows, made.num_sessions, made.took_us)
-        for turn, rows in zip(turns, logits, strict=True):
+        for turn, rows in zip(turns, said, strict=True):
             session = turn.session
             if session.finished:  # cancelled while the pass ran
                 continue
@@ -216,10 +212,10 @@ class Scheduler:
             plain_us = cost.us(made.num_rows - sum(count for count, _ in prompts))
             self._prompt_cost.observe(prompts, made.took_us - plain_us, plain_us)
 
-    def _settle(self, turn: Turn, logits: NDArray[np.float32], made: Pass) -> None:
+    def _settle(self, turn: Turn, rows: Said, made: Pass) -> None:
         """Decide the session's next tokens and re-root its tree: all that the next pass depends on."""
         session, base = turn.session, turn.session.base
-        outcome = verify(session.decider, logits, session.tree, turn.plan, turn.stream)
+        outcome = verify(session.decider, rows, session.tree, turn.plan, turn.stream)
         token_ids, finish = session.cut(outcome.token_ids)
         # A sibling of a planned node may be accepted in its place; it had no row, so it has no KV.
         session.computed += turn.num_fed + sum(

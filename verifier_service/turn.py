@@ -24,4 +24,10 @@ class Turn:
         session = self.session
         fed = session.tree.token_ids[session.computed : session.computed + self.num_fed]
         rows = [*fed, *(node.token_id for node in self.plan)]
-        return Segment(session.key, session.computed, rows, len(self.plan) + 1 if self.draws else 0)
+        return Segment(
+            session.key,
+            session.computed,
+            rows,
+            len(self.plan) + 1 if self.draws else 0,
+            session.decider.sampler,
+        )

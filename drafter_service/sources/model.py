@@ -51,14 +51,14 @@ class ModelSource:
             segments = self._segments(waiting)
             try:
                 with metrics.FORWARD_SECONDS.time():
-                    logits = self._engine.forward(segments)
+                    found = self._engine.forward(segments)
             except PoolFullError as full:
                 if not self._make_room(full, waiting):
                     answers[full.session_id] = Drawn(ends=True)
                     waiting = [ask for ask in waiting if ask.key != full.session_id]
                 continue
             by_key = {ask.key: ask for ask in waiting}
-            for segment, rows in zip(segments, logits, strict=True):
+            for segment, rows in zip(segments, found, strict=True):
                 ask = by_key[segment.session_id]
                 self._fed[ask.key] = ask.token_ids[: segment.start + len(segment.token_ids)]
                 if segment.num_logits:
@@ -77,7 +77,9 @@ class ModelSource:
             end = min(len(ask.token_ids), start + rows_left)
             if end > start:
                 num_logits = 1 if end == len(ask.token_ids) else 0
-                segments.append(Segment(ask.key, start, ask.token_ids[start:end], num_logits))
+                segments.append(
+                    Segment(ask.key, start, ask.token_ids[start:end], num_logits, ask.proposer.sampler)
+                )
                 rows_left -= end - start
         return segments
 

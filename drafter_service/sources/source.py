@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from forerun.core.acceptance import Proposer
+from forerun.core.proposer import Proposer
 from forerun.core.types import Law, ModelInfo
 
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.core.draft_tree import DraftTree, Node
 from forerun.core.noise import keyed_draw
-from forerun.core.sampling import argmax, law, truncate
-from forerun.core.types import Law, Logits, Mode, Origin, Sampling
-from forerun.errors import InvalidRequest
+from forerun.core.sampling import argmax, law
+from forerun.core.types import Law, Mode, Origin, Row, Said, Sampler, Sampling
+from forerun.errors import InternalFault, InvalidRequest
 
 MAX_LAW_ERROR = 1e-3  # how far a shipped law's sum may be from 1
+UNNAMED = -1  # instead of a token id: the logits were not numbers
 
 # Last words of the seeds, so that equal entropy on both sides still gives independent streams.
-_DECIDER, _PROPOSER = 0, 1
+DECIDER, PROPOSER = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +35,31 @@ class Candidate:
 
 
 class Decider(Protocol):
-    """Settles one position."""
+    """Settles one position. `sampler`: with it an engine can name the token itself; None where drafts matter to it."""
 
-    def decide(self, logits: Logits, position: int, candidates: Sequence[Candidate]) -> tuple[int, bool]:
-        """Return the token settled at index `position` of the text, and whether a candidate was accepted."""
+    sampler: Sampler | None
+
+    def decide(self, row: Row, position: int, candidates: Sequence[Candidate]) -> tuple[int, bool]:
+        """Return the token settled at index `position` of the text, and whether a candidate was accepted.
+
+        `row`: logits, or the token that the engine named with `sampler`. Raises InternalFault where it could not.
+        """
 
 
 class Greedy:
     """The most probable token, the lower id on ties."""
 
+    def __init__(self) -> None:
+        self.sampler: Sampler | None = Sampler(Sampling())
+
     def decide(
         self,
-        logits: Logits,
+        row: Row,
         position: int,  # noqa: ARG002
         candidates: Sequence[Candidate],
     ) -> tuple[int, bool]:
         """Return argmax; accepted if it is among the candidates."""
-        token_id = argmax(logits)
+        token_id = named(row) if isinstance(row, np.integer) else argmax(row)
         return token_id, any(c.token_id == token_id for c in candidates)
 
 
@@ -61,10 +69,15 @@ class Coupled:
     def __init__(self, sampling: Sampling, key: bytes) -> None:
         self._sampling = sampling
         self._key = key
+        self.sampler: Sampler | None = Sampler(sampling, key)
 
-    def decide(self, logits: Logits, position: int, candidates: Sequence[Candidate]) -> tuple[int, bool]:
+    def decide(self, row: Row, position: int, candidates: Sequence[Candidate]) -> tuple[int, bool]:
         """Return the keyed draw; accepted if it is among the candidates."""
-        token_id = keyed_draw(logits, self._sampling, self._key, position)
+        token_id = (
+            named(row)
+            if isinstance(row, np.integer)
+            else keyed_draw(row, self._sampling, self._key, position)
+        )
         return token_id, any(c.token_id == token_id for c in candidates)
 
 
@@ -78,19 +91,23 @@ class Rejection:
     def __init__(self, sampling: Sampling, rng: np.random.Generator) -> None:
         self._sampling = sampling
         self._accept, self._draw = rng.spawn(2)
+        self.sampler: Sampler | None = None
 
     def decide(
         self,
-        logits: Logits,
+        row: Row,
         position: int,  # noqa: ARG002
         candidates: Sequence[Candidate],
     ) -> tuple[int, bool]:
         """Test the one candidate, or draw where there is none.
 
-        Raises ValueError for several: that would be biased.
+        Raises ValueError for several, which would be biased, and for a row that is no logits.
         """
         if len(candidates) > 1:
             raise ValueError("rejection mode tests one candidate a position")
+        if isinstance(row, np.integer):
+            raise ValueError("rejection mode needs the target's law")  # noqa: TRY004 - the caller's fault
+        logits = row
         target = law(logits, self._sampling)
         if not candidates:
             return draw(target, self._draw.random()), False
@@ -98,6 +115,13 @@ class Rejection:
         if self._accept.random() < accept_prob(target, draft, x):  # a uniform in [0, 1): 0 never, 1 always
             return x, True
         return draw(residual(target, draft, len(logits)), self._draw.random()), False
+
+
+def named(row: np.integer[Any]) -> int:
+    """The token that the engine named; raises InternalFault where it could not, as sampling.argmax."""
+    if row == UNNAMED:
+        raise InternalFault("the model gave a logit that is not a number", reason="BAD_LOGITS")
+    return int(row)
 
 
 def candidate_law(candidate: Candidate) -> Law:
@@ -167,59 +191,12 @@ def decider(mode: Mode, sampling: Sampling, noise_key: bytes, entropy: bytes) ->
         return Greedy()
     if mode == Mode.COUPLED:
         return Coupled(sampling, noise_key)
-    return Rejection(sampling, _generator(entropy, _DECIDER))
+    return Rejection(sampling, generator(entropy, DECIDER))
 
 
-class Proposer(Protocol):
-    """Draws a drafter's tokens so that the decider of the same mode accepts as many as it can."""
-
-    def draw(self, logits: Logits, position: int) -> tuple[int, Law | None]:
-        """Return the token to draft at index `position` and, in rejection mode, the law to ship with it."""
-
-
-class GreedyProposer:
-    """Predicts argmax."""
-
-    def draw(self, logits: Logits, position: int) -> tuple[int, Law | None]:  # noqa: ARG002
-        """Return argmax."""
-        return argmax(logits), None
-
-
-class CoupledProposer:
-    """Predicts the target's keyed draw with the shared noise and the drafter's own logits."""
-
-    def __init__(self, sampling: Sampling, key: bytes) -> None:
-        self._sampling = sampling
-        self._key = key
-
-    def draw(self, logits: Logits, position: int) -> tuple[int, Law | None]:
-        """Return the keyed draw."""
-        return keyed_draw(logits, self._sampling, self._key, position), None
-
-
-class RejectionProposer:
-    """Samples from exactly the law it ships: truncated and rounded to float32 first, then drawn from."""
-
-    def __init__(self, sampling: Sampling, rng: np.random.Generator, max_law_tokens: int) -> None:
-        self._sampling = sampling
-        self._rng = rng
-        self._max_law_tokens = max_law_tokens
-
-    def draw(self, logits: Logits, position: int) -> tuple[int, Law | None]:  # noqa: ARG002
-        """Return a token and the law it was drawn from."""
-        shipped = truncate(law(logits, self._sampling), self._max_law_tokens)
-        return draw(shipped, self._rng.random()), shipped
-
-
-def proposer(
-    mode: Mode, sampling: Sampling, noise_key: bytes, entropy: bytes, max_law_tokens: int = 64
-) -> Proposer:
-    """The drafter's side of a mode. `entropy`: fresh random bytes, used in rejection mode alone."""
-    if mode == Mode.GREEDY:
-        return GreedyProposer()
-    if mode == Mode.COUPLED:
-        return CoupledProposer(sampling, noise_key)
-    return RejectionProposer(sampling, _generator(entropy, _PROPOSER), max_law_tokens)
+def generator(entropy: bytes, side: int) -> np.random.Generator:
+    """A side's own random numbers from bytes that both may have."""
+    return np.random.default_rng(np.random.SeedSequence(int.from_bytes(entropy, "little"), spawn_key=(side,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +215,15 @@ class Outcome:
 
 def verify(
     decider: Decider,
-    logits: NDArray[np.float32],
+    rows: Said,
     tree: DraftTree,
     plan: Sequence[Node],
     stream: int | None,
 ) -> Outcome:
     """The tokens one pass settles: accepted drafts, then a correction or bonus, or a waiting child.
 
-    `logits`: shape (len(plan) + 1, vocab); row i follows `plan[:i]`. Whatever children wait at a row are
+    `rows`: logits, (len(plan) + 1, vocab), or the tokens that the engine named, (len(plan) + 1,); row i follows
+    `plan[:i]`. Whatever children wait at a row are
     tested, also at the last one and with an empty plan: a bonus is drawn only where no child waits. In
     rejection mode (a tree without merging) they are `stream`'s. Ends at the first settled token that has no
     row. The tree is not changed.
@@ -258,7 +236,7 @@ def verify(
     for row in range(len(plan) + 1):
         waiting = _candidates(tree, plan, row, stream)
         candidates = [Candidate(node.token_id, node.law) for node in waiting]
-        token_id, drafted = decider.decide(logits[row], tree.base + row, candidates)
+        token_id, drafted = decider.decide(rows[row], tree.base + row, candidates)
         token_ids.append(token_id)
         num_tested += bool(waiting)
         if not drafted:
@@ -297,7 +275,3 @@ def _origin_undrafted(row: int, waiting: Sequence[Node]) -> Origin:
     if waiting:
         return Origin.CORRECTION
     return Origin.BONUS if row else Origin.PLAIN
-
-
-def _generator(entropy: bytes, side: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(int.from_bytes(entropy, "little"), spawn_key=(side,)))

@@ -49,13 +49,19 @@ def keyed_draw(logits: Logits, s: Sampling, key: bytes, position: int) -> int:
     A function of its arguments alone: argmin over the kept tokens of E_x * exp((highest - logit_x) / T).
     Raises InternalFault as sampling.argmax.
     """
-    if s.temperature < _COARSE_FROM or s.top_k or s.top_p < 1 or s.min_p:
+    if s.temperature < _COARSE_FROM or s.cuts:
         token_ids, e = weights(logits, s)
     else:
         token_ids = _able(logits, s.temperature, key, position)
         token_ids, e = weights_of(logits, token_ids, s.temperature)
     times = exponentials(key, position, token_ids) / e
     return int(token_ids[times == times.min()].min())
+
+
+def key_words(key: bytes, position: int) -> tuple[int, int]:
+    """The two 32-bit words from which the noise at a position grows."""
+    words = hashlib.blake2b(struct.pack("<Q", position), digest_size=8, key=key).digest()
+    return int.from_bytes(words[:4], "little"), int.from_bytes(words[4:], "little")
 
 
 def _able(logits: Logits, temperature: float, key: bytes, position: int) -> NDArray[np.int64]:
@@ -75,12 +81,11 @@ def _able(logits: Logits, temperature: float, key: bytes, position: int) -> NDAr
 
 def _cells(key: bytes, position: int, token_ids: NDArray[Any]) -> NDArray[np.uint32]:
     """Which of the 2^32 cells of (0, 1) each token's u is the centre of."""
-    words = hashlib.blake2b(struct.pack("<Q", position), digest_size=8, key=key).digest()
-    first, second = np.frombuffer(words, dtype="<u4")
+    first, second = key_words(key, position)
     x = token_ids.astype(np.uint32)
-    x ^= first
+    x ^= np.uint32(first)
     _mix(x)
-    x += second
+    x += np.uint32(second)
     _mix(x)
     return x
 

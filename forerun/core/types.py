@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Logits = NDArray[np.float32]  # shape (vocab_size,)
+Row = Logits | np.int64  # what a pass says at one position: logits, or the token id where the engine named it
+Said = NDArray[np.float32] | NDArray[np.int64]  # at several positions: (number, vocab_size), or (number,)
 Probs = NDArray[np.float64]
 
 
@@ -62,6 +64,19 @@ class Sampling:
     top_k: int = 0  # 0 keeps all
     top_p: float = 1.0  # 1 keeps all
     min_p: float = 0.0  # 0 keeps all
+
+    @property
+    def cuts(self) -> bool:
+        """Whether tokens are left out of the law."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """How the target's token follows from its logits alone: argmax at temperature 0, else the draw keyed by `key`."""
+
+    sampling: Sampling
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from forerun.core.types import ModelInfo
+from forerun.core.types import ModelInfo, Said, Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +15,14 @@ class Segment:
 
     The session's KV is cut back to `start` positions first (rollback is a length); then `token_ids` are fed at
     positions start, start + 1, …; logits are returned for the last `num_logits` of them (0: an unfinished prefill).
+    With a `sampler` an engine may return the tokens that it names there instead.
     """
 
     session_id: str
     start: int
     token_ids: Sequence[int]
     num_logits: int
+    sampler: Sampler | None = None
 
 
 class PoolFullError(Exception):
@@ -55,9 +54,10 @@ class Engine(Protocol):
         At most len(token_ids) - 1, so that the last row is always computed. Opening an open session restarts it.
         """
 
-    def forward(self, segments: Sequence[Segment]) -> list[NDArray[np.float32]]:
+    def forward(self, segments: Sequence[Segment]) -> Sequence[Said]:
         """Run one pass over all segments; return logits (num_logits, vocab_size) per segment.
 
+        Or, where a segment has a sampler, the token ids (num_logits,) if they are cheaper had than the logits.
         A row's logits do not depend on the other rows of the pass, on chunking or on sharing (`model.exact` says
         whether to the bit). Raises PoolFullError before anything changed; KeyError for an unknown session.
         """

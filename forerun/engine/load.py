@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def load_engine(
     files = read_tokenizer(folder)
     tokens = vocabulary(files.tokenizer_json)
     threads = threads_to_use(threads)
-    loaded = _load_forward(folder, max(tokens) + 1, DTYPES[dtype], said, threads, pool_bytes, progress)
+    loaded = _load_forward(folder, tokens.keys(), DTYPES[dtype], said, threads, pool_bytes, progress)
     held = loaded.num_blocks * BLOCK
     if held < loaded.max_context:
         log.warning("the KV pool holds %d positions; the model's context is %d", held, loaded.max_context)
@@ -76,8 +77,8 @@ def load_engine(
         exact=Exactness.NUMERIC,
         end_token_ids=end_token_ids(folder, files, tokens),
     )
-    missing = sorted(set(range(loaded.vocab_size)) - tokens.keys())
-    engine = PagedEngine(model, loaded.forward, loaded.num_blocks, missing)
+    masked_ids = _masked_ids(loaded.vocab_size, tokens.keys())
+    engine = PagedEngine(model, loaded.forward, loaded.num_blocks, masked_ids)
     progress("probing", 0.0)
     engine.set_exactness(probe_once(engine, threads))
     progress("ready", 1.0)
@@ -93,9 +94,14 @@ class _Loaded:
     device: str = "cpu"
 
 
+def _masked_ids(vocab_size: int, token_ids: AbstractSet[int]) -> list[int]:
+    """The ids inside the vocabulary that name no token."""
+    return sorted(set(range(vocab_size)) - token_ids)
+
+
 def _load_forward(
     folder: Path,
-    num_tokens: int,
+    token_ids: AbstractSet[int],
     dtype: torch.dtype,
     device: str,
     threads: int,
@@ -106,10 +112,11 @@ def _load_forward(
 
     These compute on CPUs alone: a model that takes them is refused where a GPU was asked for by name.
     """
+    num_tokens = max(token_ids) + 1
     chosen = choose_device(device)
     if chosen.type != "cpu":
         try:
-            return _load_torch(folder, num_tokens, dtype, chosen, pool_bytes, progress)
+            return _load_torch(folder, token_ids, dtype, chosen, pool_bytes, progress)
         except InvalidRequest as error:
             if error.reason != UNSUPPORTED or device == chosen.type:
                 raise
@@ -143,18 +150,19 @@ def _load_native(
 
 def _load_torch(
     folder: Path,
-    num_tokens: int,
+    token_ids: AbstractSet[int],
     dtype: torch.dtype,
     device: torch.device,
     pool_bytes: int | None,
     progress: Progress,
 ) -> _Loaded:
     config = read_config(folder)
-    vocab_size = min(num_tokens, config.vocab_width)
+    vocab_size = min(max(token_ids) + 1, config.vocab_width)
     forward, num_blocks = load_torch_forward(
         folder,
         config,
         vocab_size=vocab_size,
+        masked_ids=_masked_ids(vocab_size, token_ids),
         dtype=dtype,
         device=device,
         pool_bytes=pool_bytes,

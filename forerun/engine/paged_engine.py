@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from forerun.core.types import Exactness, ModelInfo
+from forerun.core.types import Exactness, ModelInfo, Said
 from forerun.engine.interface import Segment
 from forerun.engine.kv import BLOCK, KvPool
-from forerun.engine.rows import Forward, pack_rows, split_rows
+from forerun.engine.rows import LOGITS, Forward, pack_rows, split_rows
 
 
 class PagedEngine:
@@ -57,8 +56,8 @@ class PagedEngine:
         """Forget a session; its KV stays reusable for equal prefixes until room is needed."""
         self._pool.close(session_id)
 
-    def forward(self, segments: Sequence[Segment]) -> list[NDArray[np.float32]]:
-        """Run one pass; return logits (num_logits, vocab_size), float32, per segment.
+    def forward(self, segments: Sequence[Segment]) -> list[Said]:
+        """Run one pass; return logits (num_logits, vocab_size), float32, per segment, or the tokens named there.
 
         Raises PoolFullError before anything changed; KeyError for an unknown session; ValueError for a segment that
         is none: a gap, an id outside the vocabulary, a position past the context, more logits than rows.
@@ -69,17 +68,24 @@ class PagedEngine:
             self._forward.copy_block(source, target)
         rows = pack_rows(segments, [self._pool.table(segment.session_id) for segment in segments])
         logits = np.empty((len(rows.logit_rows), self._model.vocab_size), np.float32)
+        token_ids = np.full(len(rows.logit_rows), LOGITS)
         done = 0
         for part in split_rows(rows, self._forward.max_rows):
-            if len(part.token_ids):
-                self._forward.run(part, logits[done : done + len(part.logit_rows)])
-            done += len(part.logit_rows)
+            until = done + len(part.logit_rows)
+            if len(part.token_ids) and (named := self._forward.run(part, logits[done:until])) is not None:
+                token_ids[done:until] = named
+            done = until
         if self._masked_ids:
             logits[:, self._masked_ids] = -np.inf
         for segment in segments:
             self._pool.commit(segment)
-        ends = np.cumsum([segment.num_logits for segment in segments])
-        return np.split(logits, ends[:-1]) if len(ends) else []
+        said: list[Said] = []
+        done = 0
+        for segment in segments:
+            here = slice(done, done := done + segment.num_logits)
+            all_named = segment.num_logits and (token_ids[here] != LOGITS).all()
+            said.append(token_ids[here] if all_named else logits[here])
+        return said
 
     def _check(self, segment: Segment) -> None:
         count = len(segment.token_ids)

@@ -15,7 +15,7 @@ import numpy as np
 from forerun.core.acceptance import Candidate, verify
 from forerun.core.pacing import Pacing
 from forerun.core.pass_cost import KNOTS
-from forerun.core.types import DraftMessage, Logits, Mode, Sampling, Verdict
+from forerun.core.types import DraftMessage, Mode, Row, Sampler, Sampling, Verdict
 from forerun.simulation.drafting import Clock, Drafter, Pupil
 from forerun.simulation.setting import MAX_ROWS, Setting
 from verifier_service.session import DecodeOrder, Session
@@ -48,7 +48,9 @@ class Result:
 class _Reciter:
     """Settles the text that is its own positions."""
 
-    def decide(self, logits: Logits, position: int, candidates: Sequence[Candidate]) -> tuple[int, bool]:  # noqa: ARG002
+    sampler: Sampler | None = None
+
+    def decide(self, row: Row, position: int, candidates: Sequence[Candidate]) -> tuple[int, bool]:  # noqa: ARG002
         return position, any(candidate.token_id == position for candidate in candidates)
 
 

@@ -8,25 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.acceptance import (
+    UNNAMED,
     Candidate,
     Coupled,
     Greedy,
-    GreedyProposer,
     Rejection,
-    RejectionProposer,
     accept_prob,
     candidate_law,
     check_law,
     decider,
     draw,
     prob,
-    proposer,
     residual,
 )
 from forerun.core.noise import keyed_draw, noise_key
+from forerun.core.proposer import Foreseeing, RejectionProposer, proposer
 from forerun.core.sampling import law
-from forerun.core.types import Law, Mode, Sampling
-from forerun.errors import InvalidRequest
+from forerun.core.types import Law, Mode, Sampler, Sampling
+from forerun.errors import InternalFault, InvalidRequest
 
 VOCAB = 6
 
@@ -175,7 +174,7 @@ def test_the_modes_have_their_deciders_and_proposers():
     assert isinstance(decider(Mode.GREEDY, Sampling(), b"", b""), Greedy)
     assert isinstance(decider(Mode.COUPLED, s, b"k" * 32, b""), Coupled)
     assert isinstance(decider(Mode.REJECTION, s, b"", b"e"), Rejection)
-    assert isinstance(proposer(Mode.GREEDY, Sampling(), b"", b""), GreedyProposer)
+    assert isinstance(proposer(Mode.GREEDY, Sampling(), b"", b""), Foreseeing)
     assert isinstance(proposer(Mode.REJECTION, s, b"", b"e"), RejectionProposer)
 
 
@@ -185,6 +184,28 @@ def test_greedy_and_coupled_proposals_are_what_the_target_would_settle_on_these_
         assert proposer(Mode.GREEDY, Sampling(), b"", b"").draw(LOGITS, position) == (1, None)
         expected = Coupled(s, key).decide(LOGITS, position, [])[0]
         assert proposer(Mode.COUPLED, s, key, b"").draw(LOGITS, position) == (expected, None)
+
+
+def test_a_token_that_the_engine_named_is_settled_as_it_is_and_one_it_could_not_name_is_a_fault():
+    key, s = noise_key(1, [2]), Sampling(0.8)
+    for mode, sampling in ((Mode.GREEDY, Sampling()), (Mode.COUPLED, s)):
+        settles, foresees = decider(mode, sampling, key, b""), proposer(mode, sampling, key, b"")
+        assert settles.sampler == foresees.sampler == Sampler(sampling, key if mode == Mode.COUPLED else b"")
+        assert settles.decide(np.int64(4), 0, [Candidate(3)]) == (4, False)
+        assert settles.decide(np.int64(4), 0, [Candidate(3), Candidate(4)]) == (4, True)
+        assert foresees.draw(np.int64(4), 0) == (4, None)
+        with pytest.raises(InternalFault, match="not a number"):
+            settles.decide(np.int64(UNNAMED), 0, [])
+
+
+def test_rejection_takes_laws_alone():
+    assert decider(Mode.REJECTION, Sampling(1.0), b"", b"e").sampler is None
+    for refuses in (
+        lambda: decider(Mode.REJECTION, Sampling(1.0), b"", b"e").decide(np.int64(1), 0, []),
+        lambda: proposer(Mode.REJECTION, Sampling(1.0), b"", b"e").draw(np.int64(1), 0),
+    ):
+        with pytest.raises(ValueError, match="law"):
+            refuses()
 
 
 @given(st.binary(min_size=1, max_size=16), st.integers(1, 6))

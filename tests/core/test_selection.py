@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from forerun.core.acceptance import (
     Candidate,
     Rejection,
-    RejectionProposer,
     accept_prob,
     candidate_law,
     draw,
@@ -26,6 +25,7 @@ from forerun.core.acceptance import (
     verify,
 )
 from forerun.core.draft_tree import DraftTree
+from forerun.core.proposer import RejectionProposer
 from forerun.core.sampling import law, truncate
 from forerun.core.types import Law, Sampling
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drafter_service.sources.model import MAX_ROWS, ModelSource, shared_length
 from drafter_service.sources.source import Ask
-from forerun.core.acceptance import proposer
+from forerun.core.proposer import proposer
 from forerun.core.types import Mode, Sampling
 from forerun.engine.executor import EngineThread
 

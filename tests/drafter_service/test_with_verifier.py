@@ -22,8 +22,8 @@ from drafter_service.sources.model import ModelSource
 from drafter_service.sources.ngram import NgramSource
 from drafter_service.sources.replay import Faults, ReplaySource
 from drafter_service.sources.source import Ask
-from forerun.core.acceptance import proposer
 from forerun.core.noise import noise_key
+from forerun.core.proposer import proposer
 from forerun.core.types import Mode, Origin, Sampling
 from forerun.engine.executor import EngineThread
 from forerun.engine.load import load_engine

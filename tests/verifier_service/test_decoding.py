@@ -12,6 +12,7 @@ from forerun.core.types import FinishReason, Origin, Sampling
 from forerun.engine.interface import Engine
 from forerun.v1 import verifier_pb2
 from tests.verifier_service.conftest import CONTEXT, VOCAB, Service, greedy_text, serving
+from tests.verifier_service.naming import Naming
 from tests.verifier_service.patient import Patient
 
 PROMPT = [5, 9, 2, 40, 17, 3]
@@ -115,6 +116,22 @@ async def test_text_is_the_same_with_any_drafts(
     assert answer.token_ids == plain.token_ids
     assert Origin.DRAFTED in answer.origins
     assert Origin.CORRECTION in answer.origins
+
+
+@pytest.mark.parametrize(
+    ("sampling", "seed"), [(Sampling(), None), (Sampling(1.0), 7), (Sampling(1.0), None)]
+)
+async def test_text_is_the_same_whether_the_engine_names_tokens_or_says_logits(
+    tiny_engine: Engine, sampling: Sampling, seed: int | None
+) -> None:
+    told = []
+    for engine in (tiny_engine, Naming(tiny_engine)):
+        async with serving(engine, pacing=Patient(), lookup=True) as service:
+            request = service.request(PROMPT, max_tokens=200, sampling=sampling, seed=seed)
+            told.append(await service.decode(request))
+            assert {Origin.DRAFTED, Origin.CORRECTION} <= set(told[-1].origins)
+    if sampling.temperature == 0 or seed is not None:  # else they are two samples, and both came from laws
+        assert told[0].token_ids == told[1].token_ids
 
 
 async def test_many_sessions_of_different_lengths_match_their_single_runs(service: Service) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from forerun.core.types import Said
 from forerun.engine.interface import Engine, Segment
 
 
@@ -27,7 +25,7 @@ class Watched:
         self._engine.close(session_id)
         self.open_ids.discard(session_id)
 
-    def forward(self, segments: Sequence[Segment]) -> list[NDArray[np.float32]]:
+    def forward(self, segments: Sequence[Segment]) -> Sequence[Said]:
         self.passes.append(list(segments))
         return self._engine.forward(segments)
 

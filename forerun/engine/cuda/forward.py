@@ -9,7 +9,7 @@ about as fast as one row, because reading the weights takes the time.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,9 +20,10 @@ from forerun.engine.cuda.arithmetic import Arithmetic
 from forerun.engine.cuda.attention import Attention
 from forerun.engine.cuda.device_weights import DeviceWeights
 from forerun.engine.cuda.graphs import Graphs
+from forerun.engine.cuda.naming import Naming
 from forerun.engine.kv import BLOCK
 from forerun.engine.model_config import ModelConfig
-from forerun.engine.rows import Rows, split_rows
+from forerun.engine.rows import LOGITS, Rows, split_rows
 
 TILE = 64
 BUCKETS = (1, 2, 4, 8, 16, 32, TILE, 128, 256)
@@ -46,7 +47,8 @@ def block_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 class TorchForward:
     """A `Forward` through torch. Holds the KV pool of `num_blocks` blocks; on a GPU, graphs of every bucket.
 
-    `buckets`: the row counts a pass may be padded to, ascending, all of equal bits.
+    `buckets`: the row counts a pass may be padded to, ascending, all of equal bits. `masked_ids`: ids that name no
+    token.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class TorchForward:
         *,
         vocab_size: int,
         num_blocks: int,
+        masked_ids: Sequence[int] = (),
         progress: Callable[[float], None],
         candidates: Iterable[int] = BUCKETS,
     ) -> None:
@@ -69,6 +72,7 @@ class TorchForward:
             config, weights, attention, num_blocks=num_blocks, max_rows=buckets[-1], max_logits=TILE
         )
         cuda = self._device.type == "cuda"
+        self._naming = Naming(vocab_size, masked_ids, self._device)
         self._host_picked = torch.zeros(TILE, dtype=torch.int64, pin_memory=cuda)
         self._host_logits = torch.zeros(TILE, vocab_size, pin_memory=cuda)
         self._bodies, self._heads = self._prepared(buckets, progress)
@@ -94,9 +98,9 @@ class TorchForward:
             f"{self._attention.name}-{TILE}"
         )
 
-    def run(self, rows: Rows, logits: NDArray[np.float32]) -> None:
-        """Write the rows' keys and values to their blocks, and (num_logits, vocab_size) into `logits`."""
-        self._run(rows, logits, self.buckets)
+    def run(self, rows: Rows, logits: NDArray[np.float32]) -> NDArray[np.int64] | None:
+        """Write the rows' keys and values to their blocks; name what tokens can be named here, fetch other logits."""
+        return self._run(rows, logits, self.buckets)
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy all layers' keys and values of one block over another."""
@@ -104,23 +108,36 @@ class TorchForward:
             pool[:, target * BLOCK : (target + 1) * BLOCK] = pool[:, source * BLOCK : (source + 1) * BLOCK]
 
     @torch.inference_mode()
-    def _run(self, rows: Rows, logits: NDArray[np.float32], buckets: Iterable[int]) -> None:
+    def _run(
+        self, rows: Rows, logits: NDArray[np.float32], buckets: Iterable[int]
+    ) -> NDArray[np.int64] | None:
         """One pass padded to the first of `buckets` (ascending) that holds it."""
         buckets = tuple(buckets)
         self._work.inputs.fill(rows)
         self._bodies[_holding(buckets, len(rows.token_ids))]()
         most = max(bucket for bucket in buckets if bucket in self._heads)
+        named = np.full(len(rows.logit_rows), LOGITS)
         for at in range(0, len(rows.logit_rows), most):
             wanted = rows.logit_rows[at : at + most]
             count = len(wanted)
             self._host_picked.numpy()[:count] = wanted
             self._work.picked.copy_(self._host_picked, non_blocking=True)
             self._heads[_holding(buckets, count)]()
-            self._host_logits[:count].copy_(self._work.logits[:count, : self._vocab_size], non_blocking=True)
+            found = self._work.logits[:count, : self._vocab_size]
+            if samplers := rows.samplers[at : at + most]:
+                named[at : at + count] = self._naming.name(
+                    found, samplers, rows.positions[wanted] + np.int64(1)
+                )
+            left = np.flatnonzero(named[at : at + count] == LOGITS)
+            if not len(left):
+                continue
+            picked = found if len(left) == count else found[torch.from_numpy(left).to(self._device)]
+            self._host_logits[: len(left)].copy_(picked, non_blocking=True)
             self._wait()
-            logits[at : at + count] = self._host_logits.numpy()[:count]
+            logits[at + left] = self._host_logits.numpy()[: len(left)]
         if not len(rows.logit_rows):
             self._wait()  # the host's buffers are read until then
+        return named if len(rows.samplers) else None
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

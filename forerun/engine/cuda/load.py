@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -36,6 +36,7 @@ def load_torch_forward(
     dtype: torch.dtype,
     device: torch.device,
     pool_bytes: int | None,
+    masked_ids: Sequence[int] = (),
     progress: Progress,
 ) -> tuple[TorchForward, int]:
     """The folder's model on `device`, ready to run, and the number of its KV blocks.
@@ -50,6 +51,7 @@ def load_torch_forward(
             weights,
             choose_attention(config, dtype, device),
             vocab_size=vocab_size,
+            masked_ids=masked_ids,
             num_blocks=num_blocks,
             progress=lambda done: progress("preparing passes", done),
         )
