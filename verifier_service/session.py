@@ -113,7 +113,7 @@ class Session:
 
     def look_up(self, survival: Survival) -> None:
         """From now on the verifier drafts for this session itself where no drafter has."""
-        self.lookup = OwnLookup(self.tree, survival, self.window)
+        self.lookup = OwnLookup(self.tree, survival, self.window, self.order.end_token_ids)
 
     def proven_stream(self) -> DraftStream | None:
         """The attached stream that earlier passes accepted most of; the first to attach on ties."""

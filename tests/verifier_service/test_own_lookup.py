@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 
+from forerun.core.draft_tree import DraftTree
+from forerun.core.survival import Survival
 from forerun.core.types import Origin, Sampling
 from forerun.engine.interface import Engine
 from forerun.v1 import verifier_pb2
 from tests.verifier_service.conftest import VOCAB, remaining, serving, tokens_of
 from tests.verifier_service.recital import Recital
-from verifier_service.own_lookup import LONGEST
+from verifier_service.own_lookup import LONGEST, OwnLookup
 
 VERSE = [3, 1, 4, 1, 5, 9, 2, 6]
 PROMPT = [*VERSE, *VERSE[:3]]
@@ -33,6 +35,16 @@ async def test_text_that_repeats_takes_fewer_passes_than_tokens(recital: Recital
     assert answer.origins.count(Origin.DRAFTED) > len(ANSWER) // 2
     assert len(answer.passes) < len(ANSWER) // 2
     assert {getattr(one, "pass").source for one in answer.passes} <= {"lookup", ""}
+
+
+def test_nothing_is_drafted_behind_an_end_token() -> None:
+    tree = DraftTree([*VERSE, *VERSE, 3, 1], merge=True)
+    lookup = OwnLookup(tree, Survival(), 32, frozenset({5, 63}))
+    lookup.draft(8)
+    assert [node.token_id for node in tree.plan(16)] == [4, 1, 5]
+    tree.settle([4, 1, 5])
+    lookup.draft(8)
+    assert [node.token_id for node in tree.plan(16)] == [9, 2, 6, 3, 1, 4, 1, 5]
 
 
 async def test_a_session_that_wants_no_drafts_gets_none(recital: Recital) -> None:
