@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from forerun.cli.client import Answer, Client, StoredSession
+from forerun.cli.rounds import counted
 from forerun.core.types import Origin
 from gateway.events import Delta, Event, Opened
 
@@ -78,7 +79,8 @@ class OriginPrinter:
             passes, tokens = finished.speculation.passes, finished.usage.completion_tokens
             self._console.print(legend())
             self._console.print(
-                f"{tokens} tokens in {passes} passes, session {self._session_id}", style="dim"
+                f"{counted(tokens, 'token')} in {counted(passes, 'pass', 'passes')}, session {self._session_id}",
+                style="dim",
             )
 
     async def _styled(self, delta: Delta) -> Text:

@@ -13,7 +13,7 @@ from rich.console import Console
 from forerun.cli.client import DEFAULT_ADDRESS, Client, StoredSession
 from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey
 from forerun.cli.foreground import run, unanswered
-from forerun.cli.rounds import Round, TextOf, line, rounds
+from forerun.cli.rounds import LEGEND, Round, TextOf, counted, line, rounds
 from forerun.errors import ForerunError
 from forerun.wire.tls import Tls
 
@@ -36,7 +36,7 @@ def replay(
 ) -> None:
     """Show SESSION pass by pass: what was drafted, what the target said, what became of it.
 
-    Sessions of a private stack (generate with no gateway running) end with it.
+    Sessions of a private stack (generate with no gateway running) end with it. The first lines explain the words.
     """
 
     async def body() -> StoredSession:
@@ -74,9 +74,11 @@ def _play(session: StoredSession, told: list[Round], console: Console, *, slowne
     console.print(
         f"session {session.session_id}, {session.mode.name.lower()}, prompt of {session.prompt_length} tokens"
     )
+    for word, meaning in LEGEND.items():
+        console.print(f"  {word:<10}{meaning}", style="dim", markup=False)
     for one in told:
         time.sleep(min(LONGEST_S, slowness * one.pass_us / 1e6))
         console.print(line(one))
     tokens = sum(len(one.settled) for one in told)
     per_pass = f", {tokens / len(told):.2f} tokens a pass" if told else ""
-    console.print(f"{len(told)} passes, {tokens} tokens{per_pass}")
+    console.print(f"{counted(len(told), 'pass', 'passes')}, {counted(tokens, 'token')}{per_pass}")

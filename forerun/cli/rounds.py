@@ -12,6 +12,18 @@ from forerun.core.types import Origin, PassRecord, Settled
 
 TextOf = Callable[[int], str]
 
+# The words of a line, as a person is told them once.
+LEGEND = {
+    "drafted": "guesses that this pass checked; more may wait behind them or beside them",
+    "target": "what the target said at each of them, up to the first that it would not have",
+    "accepted": "guesses that the target would have said too",
+    "corrected": "guess → what the target said instead",
+    "bonus": "the target's next token, after guesses that were all accepted",
+    "plain": "the target's token where nothing was guessed",
+    "salvaged": "accepted guesses that came late, or waited without having been checked yet",
+    "torn up": "guesses that have become worthless, checked or waiting",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -28,7 +40,8 @@ class Round:
     plain: str | None
     settled: tuple[str, ...]
     num_salvaged: int
-    num_torn: int
+    num_torn: int  # guesses dropped, those that waited behind the checked ones included
+    num_held: int  # guesses kept for the next pass
     pass_us: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -68,6 +81,7 @@ def _round(number: int, tokens: int, settled: Settled, record: PassRecord, text_
         settled=texts,
         num_salvaged=record.num_salvaged,
         num_torn=record.num_torn,
+        num_held=record.num_held,
         pass_us=record.pass_us,
     )
 
@@ -75,7 +89,29 @@ def _round(number: int, tokens: int, settled: Settled, record: PassRecord, text_
 def line(one: Round) -> Text:
     """Return the round as one coloured line."""
     text = Text(f"{one.passes:>4}  ", style="dim")
-    text.append_text(_drafted(one))
+    if one.drafted or one.accepted or one.corrected:
+        text.append_text(_tested(one))
+    if one.plain is not None:
+        text.append("plain ", style="dim").append(_shown(one.plain), style="bold")
+    if one.num_torn:
+        text.append("  torn up ", style="dim").append(str(one.num_torn), style="yellow")
+        if one.num_torn > len(one.drafted) - len(one.accepted):
+            text.append(", waiting ones included", style="dim")
+    if one.plain is None:
+        text.append(f"  settled {len(one.settled)}", style="bold")
+    return text.append(
+        f"  │ {counted(one.passes, 'pass', 'passes')}, {counted(one.tokens, 'token')}", style="dim"
+    )
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return the number with its noun, in the plural but for 1."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _tested(one: Round) -> Text:
+    """Return what was drafted, what the target said, and what became of it."""
+    text = _drafted(one)
     text.append("  target ", style="dim").append(" ".join(map(_shown, one.target)), style="bold")
     if one.accepted:
         text.append("  accepted ", style="dim").append(str(len(one.accepted)), style="green")
@@ -87,21 +123,15 @@ def line(one: Round) -> Text:
         text.append(" → ", style="dim").append(_shown(now), style="red")
     if one.bonus is not None:
         text.append("  bonus ", style="dim").append(_shown(one.bonus), style="cyan")
-    if one.plain is not None:
-        text.append("  plain ", style="dim").append(_shown(one.plain))
-    if one.num_torn:
-        text.append("  torn up ", style="dim").append(str(one.num_torn), style="yellow")
-    text.append(f"  settled {len(one.settled)}", style="bold")
-    text.append(f"  │ {one.passes} passes, {one.tokens} tokens", style="dim")
+    if one.num_salvaged:
+        text.append("  salvaged ", style="dim").append(str(one.num_salvaged), style="green")
     return text
 
 
 def _drafted(one: Round) -> Text:
     text = Text("drafted ", style="dim")
     if not one.drafted:
-        return text.append(
-            "nothing" if not one.accepted and not one.corrected else "a child waited", style="dim"
-        )
+        return text.append("a child waited", style="dim")
     for index, token in enumerate(one.drafted):
         style = (
             "green"

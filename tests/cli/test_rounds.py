@@ -1,8 +1,10 @@
 """The worked rounds, as `forerun replay` shows them."""
 
+from dataclasses import replace
+
 import pytest
 
-from forerun.cli.rounds import line, rounds
+from forerun.cli.rounds import LEGEND, counted, line, rounds
 from forerun.core.types import Origin, PassRecord, Settled
 
 WORDS = ["bell", "will", "soon", "ring", "again", ",", "waking", "the", "city", "clock"]
@@ -95,12 +97,37 @@ def test_an_end_without_a_pass_is_no_round():
             "drafted again , waking the  target again , waking the city  accepted 4  bonus city  settled 5",
         ),
         (NONE, "drafted bell will  target clock  corrected bell → clock  torn up 2  settled 1"),
-        (PLAIN, "drafted nothing  target the  plain the  settled 1"),
+        (PLAIN, "plain the"),
+        (
+            replace(NONE, record=replace(NONE.record, num_torn=7)),
+            "drafted bell will  target clock  corrected bell → clock  torn up 7, waiting ones included  settled 1",
+        ),
+        (
+            replace(ALL, record=replace(ALL.record, num_salvaged=2)),
+            (
+                "drafted again , waking the  target again , waking the city  accepted 4  bonus city  salvaged 2  "
+                "settled 5"
+            ),
+        ),
     ],
 )
 def test_a_round_is_one_line(settled, shown):
     (one,) = told(settled)
-    assert line(one).plain == f"   1  {shown}  │ 1 passes, {one.tokens} tokens"
+    tokens = "1 token" if one.tokens == 1 else f"{one.tokens} tokens"
+    assert line(one).plain == f"   1  {shown}  │ 1 pass, {tokens}"
+
+
+@pytest.mark.parametrize("settled", [PARTLY, ALL, NONE, PLAIN], ids=["partly", "all", "none", "plain"])
+def test_every_word_of_a_line_is_explained(settled):
+    (one,) = told(replace(settled, record=replace(settled.record, num_salvaged=1)))
+    words = [span for span in line(one).plain.partition("  │")[0].split("  ") if span.strip(" 1")]
+    known = (*LEGEND, "settled")
+    assert all(word.startswith(known) for word in words)
+
+
+@pytest.mark.parametrize(("number", "shown"), [(0, "0 passes"), (1, "1 pass"), (2, "2 passes")])
+def test_a_number_has_its_plural(number, shown):
+    assert counted(number, "pass", "passes") == shown
 
 
 def test_a_waiting_child_that_was_accepted_is_named_without_a_plan():

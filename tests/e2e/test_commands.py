@@ -56,6 +56,7 @@ async def test_generate_prints_one_json_object_and_replay_tells_its_passes(smoll
     status, out, err = await forerun("replay", said["session_id"], "--gateway", address, "--fast")
     assert status == 0, err
     assert out.count("passes,") >= len(told)
+    assert out.count("guesses that the target would have said too") == 1
 
 
 async def test_generate_streams_the_same_text_with_and_without_drafting(smollm2):
