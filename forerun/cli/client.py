@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
 import grpc
 
+from forerun.cli.messages import event_from_proto, request_to_proto
 from forerun.core.types import FinishReason, Mode, Origin, Settled
-from forerun.errors import ForerunError, InternalFault, Unavailable
+from forerun.errors import ForerunError, InternalFault, InvalidRequest, Unavailable
 from forerun.v1 import gateway_pb2, gateway_pb2_grpc
 from forerun.wire import convert
 from forerun.wire.channel import open_channel
 from forerun.wire.status import from_rpc_error
 from forerun.wire.tls import Tls
-from gateway.events import Delta, Event, Finished, Opened, Speculation, Timings, Usage
+from gateway.events import Delta, Event, Finished, Opened
 from gateway.request import GenerationRequest
 
 DEFAULT_ADDRESS = "127.0.0.1:8081"
@@ -76,22 +78,40 @@ class Answer:
 
 
 class Client:
-    """One channel to a gateway; leaving the `async with` closes it. Methods raise the server's errors."""
+    """Channels to the gateways of one store; leaving the `async with` closes them. Methods raise the server's errors.
 
-    def __init__(self, address: str, *, tls: Tls | None = None, api_key: str = "") -> None:
-        self.address = address
+    `addresses`: host:port, or several with commas between them. The first is asked; the next one, in turn, where
+    `follow` or `session` finds that one lost.
+    """
+
+    def __init__(self, addresses: str, *, tls: Tls | None = None, api_key: str = "") -> None:
+        self.addresses = tuple(one.strip() for one in addresses.split(",") if one.strip())
+        if not self.addresses:
+            raise InvalidRequest(f"{addresses!r} names no gateway", field="gateway")
+        self._turn = 0
         self._tls = tls or Tls()
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
 
     async def __aenter__(self) -> Self:
-        self._channel = open_channel(self.address, self._tls)  # belongs to the loop it is opened in
-        self._stub = gateway_pb2_grpc.GatewayServiceStub(self._channel)
+        # Channels belong to the loop they are opened in; one connects when it is first used.
+        self._channels = [open_channel(address, self._tls) for address in self.addresses]
+        self._stubs = [gateway_pb2_grpc.GatewayServiceStub(channel) for channel in self._channels]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._channel.close()
+        for channel in self._channels:
+            await channel.close()
+
+    @property
+    def address(self) -> str:
+        """The gateway that is asked now."""
+        return self.addresses[self._turn % len(self.addresses)]
+
+    @property
+    def _stub(self) -> gateway_pb2_grpc.GatewayServiceAsyncStub:
+        return self._stubs[self._turn % len(self._stubs)]
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
         """Yield the answer's events: Opened, Deltas, Finished."""
@@ -109,13 +129,18 @@ class Client:
         ):
             yield event
 
-    async def follow(self, request: GenerationRequest, answer: Answer) -> AsyncIterator[Event]:
-        """Yield the answer's events, `answer` growing with them, over the loss of the gateway.
+    async def follow(self, asked: GenerationRequest | str, answer: Answer) -> AsyncIterator[Event]:
+        """Yield the answer's events, `answer` growing with them, over the loss of gateways.
 
-        Where the stream breaks after it has begun, it is resumed where it stands. Raises the error that broke it
-        where `RESUME_WITHIN_S` brought nothing further.
+        `asked`: a request, or the id of a session whose answer is read from its beginning. A gateway that cannot be
+        reached to begin with is passed over, once each. Where the stream breaks after it has begun, it is resumed
+        where it stands, at the next address. Raises the error that broke it where `RESUME_WITHIN_S` brought nothing
+        further.
         """
-        events, heard_s = self.generate(request), time.monotonic()
+        if isinstance(asked, GenerationRequest) and len(self.addresses) > 1 and not asked.request_id:
+            asked = replace(asked, request_id=uuid4().hex)  # so that nothing is begun twice
+        others = len(self.addresses) - 1
+        events, heard_s = self._begun(asked), time.monotonic()
         while True:
             try:
                 async for event in events:
@@ -123,14 +148,25 @@ class Client:
                     heard_s = time.monotonic()
                     yield event
             except ForerunError as fault:
-                passing = isinstance(fault, Unavailable) or fault.retry_after_s is not None
-                if not passing or answer.opened is None or time.monotonic() - heard_s > RESUME_WITHIN_S:
+                lost = isinstance(fault, Unavailable)
+                if answer.opened is None:
+                    if not lost or not others:
+                        raise
+                    self._turn, others = self._turn + 1, others - 1
+                    events = self._begun(asked)
+                    continue
+                passing = lost or fault.retry_after_s is not None
+                if not passing or time.monotonic() - heard_s > RESUME_WITHIN_S:
                     raise
+                self._turn += lost
             else:
                 answer.complete()  # a stream that ends too soon is a fault of the gateway's
                 return
             await asyncio.sleep(RESUME_EVERY_S)
             events = self.resume(answer.opened.session_id, len(answer.token_ids))
+
+    def _begun(self, asked: GenerationRequest | str) -> AsyncIterator[Event]:
+        return self.resume(asked, 0) if isinstance(asked, str) else self.generate(asked)
 
     async def answer(self, request: GenerationRequest) -> Answer:
         """Return the complete answer."""
@@ -143,10 +179,17 @@ class Client:
     async def session(self, session_id: str, *, passes: bool = False) -> StoredSession:
         """Return a session as stored; with what each pass settled if asked."""
         request = gateway_pb2.GetSessionRequest(session_id=session_id, include_passes=passes)
-        try:
-            reply = await self._stub.GetSession(request, timeout=LOOKUP_DEADLINE_S, metadata=self._metadata)
-        except grpc.RpcError as fault:
-            raise from_rpc_error(fault) from fault
+        for left in reversed(range(len(self.addresses))):
+            try:
+                reply = await self._stub.GetSession(
+                    request, timeout=LOOKUP_DEADLINE_S, metadata=self._metadata
+                )
+                break
+            except grpc.RpcError as fault:
+                error = from_rpc_error(fault)
+                if not left or not isinstance(error, Unavailable):
+                    raise error from fault
+                self._turn += 1
         return StoredSession(
             session_id=reply.session_id,
             token_ids=tuple(reply.token_ids),
@@ -169,76 +212,3 @@ async def _events(call: object) -> AsyncIterator[Event]:
         raise from_rpc_error(fault) from fault
     finally:
         call.cancel()  # type: ignore[attr-defined]
-
-
-def request_to_proto(request: GenerationRequest) -> gateway_pb2.GenerateRequest:
-    """Return the request as it travels."""
-    message = gateway_pb2.GenerateRequest(
-        request_id=request.request_id,
-        session_id=request.session_id,
-        model=request.model,
-        sampling=convert.sampling_to_proto(request.sampling),
-        seed=request.seed,
-        acceptance=int(request.acceptance),  # type: ignore[arg-type]
-        max_tokens=request.max_tokens,
-        stop=request.stop,
-        no_draft=request.no_draft,
-        ignore_end_tokens=request.ignore_end_tokens,
-    )
-    if request.prompt is not None:
-        message.prompt = request.prompt
-    elif request.messages is not None:
-        messages = [gateway_pb2.ChatMessage(role=role, content=content) for role, content in request.messages]
-        message.chat.CopyFrom(gateway_pb2.Chat(messages=messages))
-    elif request.token_ids is not None:
-        message.token_ids.CopyFrom(gateway_pb2.TokenIds(ids=request.token_ids))
-    return message
-
-
-def event_from_proto(message: gateway_pb2.GenerateResponse | gateway_pb2.ResumeResponse) -> Event:
-    """Return the one event that the message carries. Raises ForerunError for a message without one."""
-    kind = message.WhichOneof("event")
-    if kind == "opened":
-        opened = message.opened
-        return Opened(
-            session_id=opened.session_id,
-            mode=convert.mode_from_proto(opened.mode),
-            seed=opened.seed if opened.HasField("seed") else None,
-            prompt_length=opened.prompt_length,
-            model=convert.model_from_proto(opened.model),
-        )
-    if kind == "delta":
-        delta = message.delta
-        origins = tuple(Origin(one) for one in delta.origins)
-        return Delta(delta.offset, tuple(delta.token_ids), origins, delta.text)
-    if kind == "finished":
-        return _finished_from_proto(message.finished)
-    raise ForerunError("the gateway sent an event of an unknown kind")
-
-
-def _finished_from_proto(message: gateway_pb2.Finished) -> Finished:
-    speculation, timings = message.speculation, message.timings
-    return Finished(
-        finish_reason=convert.finish_reason_from_proto(message.finish_reason),
-        usage=Usage(message.usage.prompt_tokens, message.usage.completion_tokens),
-        speculation=Speculation(
-            passes=speculation.passes,
-            num_drafted=speculation.num_drafted,
-            num_tested=speculation.num_tested,
-            num_accepted=speculation.num_accepted,
-            num_salvaged=speculation.num_salvaged,
-            num_corrections=speculation.num_corrections,
-            num_bonus=speculation.num_bonus,
-            acceptance_histogram=tuple(speculation.acceptance_histogram),
-        ),
-        timings=Timings(
-            first_token_ms=timings.first_token_ms,
-            total_ms=timings.total_ms,
-            pass_ms=timings.pass_ms,
-            wait_ms=timings.wait_ms,
-            queue_ms=timings.queue_ms,
-            commit_ms=timings.commit_ms,
-        ),
-        exact=convert.exactness_from_proto(message.exact),
-        text=message.text,
-    )

@@ -15,11 +15,11 @@ from forerun.cli.client import Answer, Client
 from forerun.cli.cores import share_out
 from forerun.cli.flags import Target
 from forerun.cli.foreground import answer_console, progress_console, run
-from forerun.cli.generate import ratio
 from forerun.cli.launch import Child
 from forerun.cli.origins import coloured, legend
 from forerun.cli.progress import start_local
 from forerun.cli.stack import Stack
+from forerun.cli.summary import ratio
 from forerun.core.types import Origin, Sampling
 from forerun.engine.cores import usable_cores
 from gateway.request import GenerationRequest

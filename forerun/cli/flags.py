@@ -48,3 +48,20 @@ def one_of(kind: type[E], text: str) -> Any:
             raise typer.BadParameter(f"{value!r} is not one of {', '.join(kind)}") from None
 
     return typer.Option(parser=parsed, metavar=f"[{'|'.join(kind)}]", help=text)
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a parameter."""
+    return "--" + name.replace("_", "-")
+
+
+def said_by(context: typer.Context, name: str) -> str:
+    """Return what gave a parameter its value: its variable (FORERUN_NAME) where that did, else its flag."""
+    source = context.get_parameter_source(name)
+    return f"FORERUN_{name.upper()}" if source and source.name == "ENVIRONMENT" else flag_of(name)
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether a parameter is on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -9,27 +9,31 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from forerun.cli.client import DEFAULT_ADDRESS, Answer, Client
 from forerun.cli.cores import share_out
-from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey, one_of
+from forerun.cli.flags import ApiKey, AsJson, TlsCa, TlsCert, TlsKey, flag_of, is_given, one_of
 from forerun.cli.foreground import fail, progress_console, run, unanswered
 from forerun.cli.origins import OriginPrinter
 from forerun.cli.progress import start_local
+from forerun.cli.request import check_request, read_prompt
+from forerun.cli.rounds import counted
 from forerun.cli.stack import Stack
-from forerun.core import limits
+from forerun.cli.summary import summary
 from forerun.core.types import Acceptance, Sampling
 from forerun.engine.cores import usable_cores
-from forerun.errors import ForerunError, InvalidRequest
+from forerun.errors import ForerunError
 from forerun.wire.address import Address
 from forerun.wire.tls import Tls
 from gateway.request import GenerationRequest
 
 CONNECT_S = 2.0
+# What a resumed answer can be asked with; all else was settled when its session began.
+WITH_RESUME = {"resume", "as_json", "color", "gateway", "api_key", "tls_cert", "tls_key", "tls_ca"}
 SILENT_S = 2.0  # so long without an answer, a person is told what is waited for
 
 
@@ -42,8 +46,13 @@ class AcceptanceName(StrEnum):
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="What to answer; - reads it from stdin.")],
+    context: typer.Context,
+    prompt: Annotated[str | None, typer.Argument(help="What to answer; - reads it from stdin.")] = None,
     *,
+    resume: Annotated[
+        str | None,
+        typer.Option(help="Instead of PROMPT: a session's answer from its beginning, and on to its end."),
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most new tokens (default: 256).")] = None,
     temperature: Annotated[float, typer.Option(help="0: always the most probable token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Keep the smallest set of at least this probability.")] = 1.0,
@@ -67,7 +76,9 @@ def generate(
     gateway: Annotated[
         str | None,
         typer.Option(
-            help=f"Gateway to ask (default: {DEFAULT_ADDRESS} if one runs there).", envvar="FORERUN_GATEWAY"
+            help=f"Gateway to ask (default: {DEFAULT_ADDRESS} if one runs there); after a comma others of the same "
+            "store, which go on where it is lost.",
+            envvar="FORERUN_GATEWAY",
         ),
     ] = None,
     model: Annotated[
@@ -89,6 +100,12 @@ def generate(
     The prompt is a chat message unless --raw. Without --gateway, --api-key and --tls-…, and with nothing that
     listens at the default address, a private stack is started for this one answer and stopped afterwards.
     """
+    address, tls = gateway or DEFAULT_ADDRESS, Tls(tls_cert, tls_key, tls_ca)
+    show = Show(as_json=as_json, coloured=sys.stdout.isatty() if color is None else color)
+    if resume is not None:
+        refuse_beside_resume(context)
+        run(_ask_running(Client(address, tls=tls, api_key=api_key), resume, show))
+        return
     text = read_prompt(prompt)
     request = GenerationRequest(
         prompt=text if raw else None,
@@ -100,12 +117,9 @@ def generate(
         stop=tuple(stop or ()),
         no_draft=no_draft,
     )
-    check_flags(request, text)
+    check_request(request, text)
     if seed is not None and not temperature:
         print("forerun: --seed changes nothing without --temperature", file=sys.stderr)
-    address, tls = gateway or DEFAULT_ADDRESS, Tls(tls_cert, tls_key, tls_ca)
-    coloured = sys.stdout.isatty() if color is None else color
-    show = Show(as_json=as_json, coloured=coloured)
     if gateway is not None or tls.enabled or api_key or listens(address):
         refuse_private_flags(address, model, source)
         run(_ask_running(Client(address, tls=tls, api_key=api_key), request, show))
@@ -122,7 +136,7 @@ class Show:
     coloured: bool
 
 
-async def _ask_running(client: Client, request: GenerationRequest, show: Show) -> None:
+async def _ask_running(client: Client, asked: GenerationRequest | str, show: Show) -> None:
     """The answer of a running gateway is shown; one that cannot be used, or refuses, is one message."""
     answer = Answer()
 
@@ -133,14 +147,23 @@ async def _ask_running(client: Client, request: GenerationRequest, show: Show) -
     telling = asyncio.get_running_loop().call_later(SILENT_S, tell)
     async with client:
         try:
-            await _stream(client, request, answer, show)
+            await _stream(client, asked, answer, show)
         except ForerunError as fault:
             if answer.opened:
-                kept = f"session {answer.opened.session_id} keeps its {len(answer.token_ids)} tokens"
-                raise fail(f"the answer broke off: {fault.message}; {kept}") from fault
+                raise _broken_off(client, answer.opened.session_id, answer, fault) from fault
             raise unanswered(client.address, fault) from fault
         finally:
             telling.cancel()
+
+
+def _broken_off(client: Client, session_id: str, answer: Answer, fault: ForerunError) -> typer.Exit:
+    """Return the exit to raise; it says how the tokens so far and the rest are had."""
+    where = "" if client.addresses == (DEFAULT_ADDRESS,) else f"--gateway {','.join(client.addresses)} "
+    return fail(
+        f"the answer broke off: {fault.message}; session {session_id} keeps its "
+        f"{counted(len(answer.token_ids), 'token')}: `forerun generate {where}--resume {session_id}` prints them "
+        "and goes on"
+    )
 
 
 async def _ask_private(model: str, sources: list[str], request: GenerationRequest, show: Show) -> None:
@@ -157,25 +180,21 @@ async def _private(exits: AsyncExitStack, model: str, sources: list[str]) -> Cli
     return await exits.enter_async_context(Client(gateway.address))
 
 
-async def _stream(client: Client, request: GenerationRequest, answer: Answer, show: Show) -> None:
+async def _stream(client: Client, asked: GenerationRequest | str, answer: Answer, show: Show) -> None:
     """The answer is complete and shown; `answer` grows with it."""
     if show.as_json:
-        async for _ in client.follow(request, answer):
+        async for _ in client.follow(asked, answer):
             pass
         print(json.dumps(summary(answer), ensure_ascii=False))
         return
     printer = OriginPrinter(client, _stdout(coloured=show.coloured), coloured=show.coloured)
-    async for event in client.follow(request, answer):
-        await printer.take(event)
-    printer.end(answer)
-
-
-def read_prompt(argument: str) -> str:
-    """Return the prompt, that of stdin for "-"; a usage error (exit 2) if it is not UTF-8."""
     try:
-        return sys.stdin.read() if argument == "-" else argument
-    except UnicodeDecodeError as fault:
-        raise typer.BadParameter("the prompt is not valid UTF-8") from fault
+        async for event in client.follow(asked, answer):
+            await printer.take(event)
+    except ForerunError:
+        printer.break_off()
+        raise
+    printer.end(answer)
 
 
 def refuse_private_flags(address: str, model: str | None, sources: list[str] | None) -> None:
@@ -185,6 +204,14 @@ def refuse_private_flags(address: str, model: str | None, sources: list[str] | N
             f"the gateway at {address} is asked, which has its own model and drafters",
             param_hint="--source" if model is None else "--model",
         )
+
+
+def refuse_beside_resume(context: typer.Context) -> None:
+    """Nothing was given that a session has settled long ago; else one usage error (exit 2) names it."""
+    for name in sorted(context.params.keys() - WITH_RESUME):
+        if is_given(context, name):
+            hint = "PROMPT" if name == "prompt" else flag_of(name)
+            raise typer.BadParameter("the session has its own: leave it out beside --resume", param_hint=hint)
 
 
 def listens(address: str) -> bool:
@@ -203,59 +230,3 @@ def _stdout(*, coloured: bool) -> Console:
     return Console(
         file=sys.stdout, highlight=False, markup=False, soft_wrap=True, force_terminal=coloured or None
     )
-
-
-def check_flags(request: GenerationRequest, prompt: str) -> None:
-    """The request is one that some server could answer; else one usage error (exit 2) names the flag."""
-    try:
-        # A byte that is not UTF-8 reaches us from the command line as a lone surrogate.
-        "".join((prompt, *request.stop)).encode()
-    except UnicodeEncodeError as fault:
-        raise typer.BadParameter("the prompt or a --stop is not valid UTF-8") from fault
-    try:
-        limits.check_sampling(request.sampling)
-        limits.check_seed(request.seed)
-        limits.check_stop(request.stop)
-        # The lengths that no model's context could allow; its own limit is the server's to know.
-        limits.check_lengths(
-            min(1, len(prompt)), 1 if request.max_tokens is None else request.max_tokens, 1 << 33
-        )
-    except InvalidRequest as fault:
-        raise typer.BadParameter(fault.message) from fault
-
-
-def summary(answer: Answer) -> dict[str, Any]:
-    """Return the object that --json prints."""
-    opened, finished = answer.complete()
-    speculation, timings = finished.speculation, finished.timings
-    settled = finished.usage.completion_tokens
-    return {
-        "text": answer.text,
-        "token_ids": answer.token_ids,
-        "finish_reason": finished.finish_reason.name.lower(),
-        "session_id": opened.session_id,
-        "mode": opened.mode.name.lower(),
-        "seed": opened.seed,
-        "exact": finished.exact.value,
-        "speculation": {
-            "passes": speculation.passes,
-            "tokens_per_pass": ratio(settled, speculation.passes),
-            "acceptance_rate": ratio(speculation.num_accepted, speculation.num_tested),
-            "draft_efficiency": ratio(speculation.num_accepted, speculation.num_drafted),
-            "num_drafted": speculation.num_drafted,
-            "num_accepted": speculation.num_accepted,
-        },
-        "timings_ms": {
-            "first_token": timings.first_token_ms,
-            "total": timings.total_ms,
-            "pass": timings.pass_ms,
-            "wait": timings.wait_ms,
-            "queue": timings.queue_ms,
-            "commit": timings.commit_ms,
-        },
-    }
-
-
-def ratio(part: float, whole: float) -> float | None:
-    """Return part / whole; None where there is no whole."""
-    return part / whole if whole else None

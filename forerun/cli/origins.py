@@ -10,6 +10,7 @@ from rich.text import Text
 from forerun.cli.client import Answer, Client, StoredSession
 from forerun.cli.rounds import counted
 from forerun.core.types import Origin
+from forerun.errors import Unavailable
 from gateway.events import Delta, Event, Opened
 
 STYLES = {
@@ -61,6 +62,7 @@ class OriginPrinter:
         self._console = console
         self._coloured = coloured
         self._session_id = ""
+        self._printed = False
 
     async def take(self, event: Event) -> None:
         """What the event made visible is printed."""
@@ -83,6 +85,11 @@ class OriginPrinter:
                 style="dim",
             )
 
+    def break_off(self) -> None:
+        """What was printed of an answer that came no further ends with its line, where a person reads it."""
+        if self._printed and self._console.file.isatty():
+            self._console.print()
+
     async def _styled(self, delta: Delta) -> Text:
         kinds = set(delta.origins)
         if not self._coloured:
@@ -90,10 +97,14 @@ class OriginPrinter:
         if len(kinds) == 1:
             return Text(delta.text, style=STYLES[kinds.pop()])
         # Where in the text one token ends and the next begins, only the gateway's tokenizer knows.
-        session = await self._client.session(self._session_id, passes=True)
+        try:
+            session = await self._client.session(self._session_id, passes=True)
+        except Unavailable:  # no reason to break the answer off
+            return Text(delta.text)
         return paint(delta.text, session.token_texts[delta.offset :][: len(delta.origins)], delta.origins)
 
     def _print(self, text: Text) -> None:
         if text.plain:
             self._console.print(text, end="")
             self._console.file.flush()
+            self._printed = True

@@ -2,9 +2,10 @@
 
 import pytest
 
-from forerun.cli.client import Answer, event_from_proto, request_to_proto
+from forerun.cli.client import Answer
 from forerun.cli.demo import Row, faults
-from forerun.cli.generate import summary
+from forerun.cli.messages import event_from_proto, request_to_proto
+from forerun.cli.summary import summary
 from forerun.core.types import Acceptance, Exactness, FinishReason, Mode, ModelInfo, Origin, Sampling
 from forerun.errors import InternalFault
 from forerun.v1 import gateway_pb2

@@ -54,19 +54,20 @@ def forerun(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--max-tokens", "0"], "max_tokens must be between 1"),
+        (["--max-tokens", "0"], "for --max-tokens: must be at least 1\n"),
+        (["--max-tokens", str(1 << 32)], "for --max-tokens: no model's context is that long\n"),
         (["--max-tokens", "many"], "--max-tokens"),
-        (["--temperature", "-1"], "sampling.temperature must be between 0 and 100"),
-        (["--temperature", "nan"], "sampling.temperature must be between 0 and 100"),
-        (["--top-p", "0"], "top_p must be above 0"),
-        (["--top-p", "1.5"], "sampling.top_p must be between 0 and 1"),
-        (["--top-k", "-3"], "sampling.top_k"),
-        (["--min-p", "2"], "sampling.min_p"),
-        (["--seed", "-1"], "seed must be between 0"),
-        (["--seed", str(1 << 64)], "seed must be between 0"),
+        (["--temperature", "-1"], "for --temperature: must be between 0 and 100\n"),
+        (["--temperature", "nan"], "for --temperature: must be between 0 and 100\n"),
+        (["--top-p", "0"], "for --top-p: must be above 0\n"),
+        (["--top-p", "1.5"], "for --top-p: must be between 0 and 1\n"),
+        (["--top-k", "-3"], "for --top-k: must be between 0"),
+        (["--min-p", "2"], "for --min-p: must be between 0 and 1\n"),
+        (["--seed", "-1"], "for --seed: must be between 0"),
+        (["--seed", str(1 << 64)], "for --seed: must be between 0"),
         (["--acceptance", "always"], "--acceptance"),
-        (["--stop", ""], "stop string"),
-        ([flag for number in range(17) for flag in ("--stop", str(number))], "at most 16"),
+        (["--stop", ""], "for --stop: a stop string must have"),
+        ([flag for number in range(17) for flag in ("--stop", str(number))], "for --stop: 17 stop strings"),
         (["--logprobs", "3"], "No such option"),
     ],
 )
@@ -83,11 +84,26 @@ def test_generate_refuses_an_empty_prompt(forerun):
     assert "the prompt is empty" in err
 
 
+def test_generate_refuses_to_have_nothing_to_answer(forerun):
+    status, _, err = forerun("generate")
+    assert status == 2
+    assert "for PROMPT: there is nothing to answer" in err
+
+
+@pytest.mark.parametrize(
+    ("beside", "hint"), [(["hello"], "PROMPT"), (["--max-tokens", "9"], "--max-tokens"), (["--raw"], "--raw")]
+)
+def test_a_resumed_answer_takes_nothing_that_its_session_has_settled(forerun, beside, hint):
+    status, out, err = forerun("generate", "--resume", "some-session", *beside)
+    assert (status, out) == (2, "")
+    assert f"Invalid value for {hint}: the session has its own" in err
+
+
 def test_a_gateway_that_is_not_there_is_one_message(forerun):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        for command in (["generate", "hello"], ["replay", "some-session"]):
+        for command in (["generate", "hello"], ["generate", "--resume", "s"], ["replay", "some-session"]):
             status, out, err = forerun(*command, "--gateway", address)
             assert (status, out) == (1, "")
             assert err.startswith(f"forerun: the gateway at {address} cannot be used: ")

@@ -45,6 +45,10 @@ async def test_generate_prints_one_json_object_and_replay_tells_its_passes(smoll
     assert (said["mode"], said["seed"], said["exact"]) == ("greedy", None, "bitwise")
     assert said["speculation"]["num_accepted"] > 0
 
+    again = ("generate", "--resume", said["session_id"], "--json")
+    status, out, err = await forerun(*again, "--gateway", f"127.0.0.1:{free_port()},{address}")
+    assert (status, json.loads(out)) == (0, said), err
+
     status, out, err = await forerun("replay", said["session_id"], "--gateway", address, "--json")
     assert status == 0, err
     told = [json.loads(line) for line in out.splitlines()]
