@@ -37,7 +37,7 @@ async def assist(router: Router, request: drafter_pb2.AssistRequest, patience: P
             try:
                 await _assist(drafter, request, patience)
             except _FOR_GOOD as error:
-                log.info("drafter does not fit", drafter=drafter.address, reason=error.reason)
+                _say_unfit(drafter, error)
                 unfit.add(drafter.address)
             except ForerunError as error:
                 log.info("drafter lost", drafter=drafter.address, reason=error.reason)
@@ -47,6 +47,14 @@ async def assist(router: Router, request: drafter_pb2.AssistRequest, patience: P
                 return
         await asyncio.sleep(pause)
         pause = min(pause * 2, patience.drafter_retry_s)
+
+
+def _say_unfit(drafter: Replica, error: ForerunError) -> None:
+    """Warn of the refusal unless the drafter refused an earlier session for the same reason."""
+    if drafter.is_new_refusal(error.reason):
+        structlog.get_logger("gateway.assistance").warning(
+            "drafter does not fit", drafter=drafter.address, reason=error.reason, error=error.message
+        )
 
 
 async def _assist(drafter: Replica, request: drafter_pb2.AssistRequest, patience: Patience) -> None:

@@ -37,6 +37,7 @@ class Pool:
         self._watches: dict[str, tuple[Replica, asyncio.Task[None]]] = {}
         self._departing: set[asyncio.Task[None]] = set()
         self._on_change = on_change
+        self._one_served_and_left = False
 
     @property
     def replicas(self) -> list[Replica]:
@@ -47,12 +48,24 @@ class Pool:
         """Replicas that may be called now, with what they serve."""
         return [(r, r.model) for r in self.replicas if r.model is not None]
 
+    def troubles(self) -> list[tuple[str, str]]:
+        """What cannot be reached now and why: replicas' addresses, and names without any."""
+        unresolved = ((str(name), "name not resolved") for name in self._directory.unresolved())
+        return [*((r.address, r.trouble) for r in self.replicas if r.trouble), *unresolved]
+
+    def is_unreached(self) -> bool:
+        """Whether none has ever served and every one fails to answer: more likely misnamed than on its way."""
+        if self._one_served_and_left or any(r.last_model or not r.trouble for r in self.replicas):
+            return False
+        return bool(self.replicas or self._directory.unresolved())
+
     async def follow(self) -> None:
         """Keep to the directory until cancelled; then every watch has ended and every channel is closed."""
         try:
             while True:
                 await self._directory.refresh()
                 self._adopt(self._directory.endpoints())
+                self._on_change()
                 if not self._directory.is_dynamic:
                     await asyncio.Event().wait()
                 await asyncio.sleep(RESOLVE_EVERY_S)
@@ -68,10 +81,11 @@ class Pool:
         for address in self._watches.keys() - wanted.keys():
             # A pod that ends leaves the name before its calls are done: they go on.
             replica, task = self._watches.pop(address)
+            self._one_served_and_left |= replica.last_model is not None
             replica.leave()
             self._departing.add(task)
             task.add_done_callback(self._departing.discard)
-        for address in wanted.keys() - self._watches.keys():
+        for address in (a for a in wanted if a not in self._watches):
             replica = self._replica(wanted[address])
             self._watches[address] = (replica, asyncio.create_task(replica.run()))
 

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from forerun.core.types import ModelInfo
 from forerun.errors import ForerunError, Unavailable
+from gateway.trouble import reason_of
 
 # A lost replica is dialled again after these; one that lasted `STEADY_S` starts over at the first.
 FIRST_RETRY_S = 0.1
@@ -68,7 +69,8 @@ class Replica:
     """Follows one process by grpc.health.v1 `Watch`.
 
     Invariants: `model` is set exactly while the process says SERVING and has described itself since it last
-    said so; every watch begins on a channel of its own, so a process that came back is never spoken to over
+    said so; `trouble` is why the last attempt to reach it failed, and "" before any has failed and once it
+    answers; every watch begins on a channel of its own, so a process that came back is never spoken to over
     what its predecessor left behind.
     """
 
@@ -85,6 +87,7 @@ class Replica:
         self.model: ModelInfo | None = None
         self.source = ""
         self.last_model: ModelInfo | None = None  # what it served when it last served
+        self.trouble = ""
         self._service = service
         self._describe = describe
         self._dial = dial
@@ -93,6 +96,7 @@ class Replica:
         self._retiring: dict[asyncio.Task[None], Connection] = {}
         self._attempt: asyncio.Task[None] | None = None
         self._is_leaving = False
+        self._refusals: set[str] = set()
         self._log = structlog.get_logger("gateway.router").bind(service=service, address=address)
 
     @property
@@ -116,6 +120,12 @@ class Replica:
         self._set(None)
         if self._attempt is not None:
             self._attempt.cancel()
+
+    def is_new_refusal(self, reason: str) -> bool:
+        """Whether it refuses a session for this reason for the first time; remembered from now on."""
+        is_new = reason not in self._refusals
+        self._refusals.add(reason)
+        return is_new
 
     def leave(self) -> None:
         """Be chosen no more: `run` returns when the calls that run have ended."""
@@ -146,6 +156,7 @@ class Replica:
             error = None if attempt.cancelled() else attempt.exception()
             if isinstance(error, grpc.aio.AioRpcError | ForerunError):
                 self._log.debug("watch ended", error=str(error))
+                self._set_trouble(reason_of(error))
             elif error is not None:
                 self._log.error("watch failed", exc_info=error)
         finally:
@@ -159,6 +170,8 @@ class Replica:
     async def _watch(self, connection: Connection) -> None:
         stub = health_pb2_grpc.HealthStub(connection.channel)  # type: ignore[no-untyped-call]
         async for reply in stub.Watch(health_pb2.HealthCheckRequest(service=self._service)):
+            is_stranger = reply.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+            self._set_trouble(f"does not serve {self._service}" if is_stranger else "")
             if reply.status == health_pb2.HealthCheckResponse.SERVING:
                 self._set(await self._describe(connection.channel, DESCRIBE_DEADLINE_S))
             else:
@@ -172,4 +185,12 @@ class Replica:
         if description is not None:
             self.last_model, self.source = description.model, description.source
         self._log.info("replica serves" if model else "replica lost", model=model.name if model else "")
+        self._on_change()
+
+    def _set_trouble(self, reason: str) -> None:
+        if reason == self.trouble:
+            return
+        self.trouble = reason
+        if reason:
+            self._log.warning("replica not reached", reason=reason)
         self._on_change()

@@ -23,7 +23,9 @@ from gateway.store.session import Turn
 from gateway.text import Tokenizer, utf8
 
 DEFAULT_MAX_TOKENS = 256
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant")
+# OpenAI renamed the role; models still know it by the old name.
+_TEMPLATE_ROLES = {"developer": "system"}
 # A drawn seed survives every JSON reader: below 2^53.
 _DRAWN_SEED_BITS = 53
 
@@ -147,7 +149,8 @@ def _tokens(
     request: GenerationRequest, model: ModelInfo, tokenizer: Tokenizer, history: tuple[int, ...]
 ) -> tuple[int, ...]:
     if request.messages is not None:
-        token_ids = tuple(tokenizer.chat(request.messages))
+        messages = [(_TEMPLATE_ROLES.get(role, role), content) for role, content in request.messages]
+        token_ids = tuple(tokenizer.chat(messages))
         check_token_ids(token_ids, model.vocab_size, "messages")
         return token_ids
     if request.prompt is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import TypeVar
 
 import grpc
@@ -18,6 +19,7 @@ from forerun.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2
 from forerun.wire.convert import model_from_proto
 from forerun.wire.tls import Tls
 from gateway.affinity import Affinity
+from gateway.misfits import Misfits
 from gateway.pool import Pool
 from gateway.replica import Description, Replica
 from gateway.targets import Directory, Resolve, Targets, resolve_name
@@ -30,6 +32,8 @@ VERIFIER_SERVICE = "forerun.v1.VerifierService"
 DRAFTER_SERVICE = "forerun.v1.DrafterService"
 # What a client is told to wait when no verifier serves.
 RETRY_AFTER_S = 2.0
+# Of many addresses that cannot be reached, a client is told of these.
+_MOST_TOLD = 4
 
 
 async def _describe_verifier(channel: grpc.aio.Channel, deadline_s: float) -> Description:
@@ -65,6 +69,7 @@ class Router:
         self._tokenizers = TokenizerCache()
         self._last_verifier = Affinity()
         self._last_drafter = Affinity()
+        self._misfits = Misfits()
         self._changed = asyncio.Event()
         self._order = 0
         self._last_pick: dict[str, int] = {}
@@ -86,9 +91,26 @@ class Router:
         """What can be asked for now, one per name."""
         return list({model.name: model for _, model in self._verifiers.serving()}.values())
 
-    async def wait_ready(self, timeout_s: float) -> bool:
-        """Whether a verifier serves, waiting up to `timeout_s` for one."""
-        return await self._wait(lambda: self._verifiers.serving() or None, timeout_s) is not None
+    async def wait_ready(self, timeout_s: float, *, unreached_s: float | None = None) -> bool:
+        """Whether a verifier serves, waiting up to `timeout_s` for one.
+
+        Only up to `unreached_s`, where given, while none ever served and none can be reached: one that starts,
+        drains or is started again is always waited for.
+        """
+        return await self._wait(lambda: self._verifiers.serving() or None, timeout_s, unreached_s) is not None
+
+    def troubles(self) -> dict[str, str]:
+        """Why verifiers cannot be reached, by address; those that can, or were not tried, are not in it."""
+        return dict(self._verifiers.troubles())
+
+    def none_serves(self, model: str) -> Unavailable:
+        """The error of a request for a model by name ("": any) that no verifier serves now, and why not."""
+        what = f"no verifier serves {model!r} now" if model else "no verifier is ready now"
+        troubles = [f"{address} {reason}" for address, reason in self._verifiers.troubles()]
+        if len(troubles) > _MOST_TOLD:
+            troubles[_MOST_TOLD:] = [f"{len(troubles) - _MOST_TOLD} more"]
+        why = f": {', '.join(troubles)}" if troubles else ""
+        return Unavailable(what + why, reason="NO_VERIFIER", retry_after_s=RETRY_AFTER_S)
 
     async def tokenizer(self, model: str) -> Tokenizer:
         """The tokenizer of a model by name ("": the one served), fetched once.
@@ -99,8 +121,11 @@ class Router:
         """
         known = self._named(model)
         if not known or not (model or self._verifiers.serving()):
-            raise none_serves(model)
-        return await self._tokenizers.get(known[0][1], [r for r, _ in known if r.model is not None])
+            raise self.none_serves(model)
+        served, replicas = known[0][1], [r for r, _ in known if r.model is not None]
+        if not replicas and not self._tokenizers.holds(served):
+            raise self.none_serves(served.name)
+        return await self._tokenizers.get(served, replicas)
 
     async def verifier(
         self,
@@ -140,7 +165,7 @@ class Router:
 
         replica = await self._wait(pick, timeout_s)
         if replica is None:
-            raise none_serves(model)
+            raise self.none_serves(model)
         self._last_verifier.remember(session_id, replica.address)
         return replica
 
@@ -215,21 +240,27 @@ class Router:
         return best[0]
 
     def _wake(self) -> None:
+        self._misfits.look(self._drafters.serving(), self._verifiers.serving())
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _wait(self, look: Callable[[], _T | None], timeout_s: float) -> _T | None:
-        """What `look` finds, looking again at every change; None after `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while (found := look()) is None:
+    async def _wait(
+        self, look: Callable[[], _T | None], timeout_s: float, unreached_s: float | None = None
+    ) -> _T | None:
+        """What `look` finds, looking again at every change; None after `timeout_s`.
+
+        `unreached_s`: as `wait_ready` has it.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while (found := look()) is None:
+            limit_s = timeout_s
+            if unreached_s is not None and self._verifiers.is_unreached():
+                limit_s = min(timeout_s, unreached_s)
+            left_s = began + limit_s - loop.time()
+            if left_s <= 0:
+                return None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
                     await self._changed.wait()
-        except TimeoutError:
-            return None
         return found
-
-
-def none_serves(model: str) -> Unavailable:
-    """The error of a request for a model by name ("": any) that no verifier serves now."""
-    what = f"no verifier serves {model!r} now" if model else "no verifier is ready now"
-    return Unavailable(what, reason="NO_VERIFIER", retry_after_s=RETRY_AFTER_S)

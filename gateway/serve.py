@@ -111,7 +111,7 @@ async def _run(
     try:
         await _unless_told(_answering(store, settings.redis_url), stop)
         if await _unless_told(router.wait_ready(FIRST_VERIFIER_S), stop) is False:
-            log.warning("no verifier yet", verifiers=settings.verifiers)
+            log.warning("no verifier yet", verifiers=settings.verifiers, reasons=router.troubles())
         if not stop.is_set():
             await server.set_serving(True)
             log.info("ready", http=http_address, grpc=grpc_address)

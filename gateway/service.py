@@ -22,7 +22,7 @@ from gateway.following import EventStream, events
 from gateway.generation import End, Generation
 from gateway.patience import Patience
 from gateway.request import GenerationRequest, Prepared, check, digest, validate
-from gateway.router import Router, none_serves
+from gateway.router import Router
 from gateway.store.session import StoredSession
 from gateway.store.store import Begun, Claim, Store, turn_over
 from gateway.text import Tokenizer, visible
@@ -201,12 +201,13 @@ class Gateway:
 
     async def _model(self, name: str) -> tuple[ModelInfo, Tokenizer]:
         """The model asked for and its tokenizer; waits for a verifier if there is none at all."""
-        await self._router.wait_ready(self._patience.verifier_s)
+        patience = self._patience
+        await self._router.wait_ready(patience.verifier_s, unreached_s=patience.unreached_s)
         tokenizer = await self._router.tokenizer(name)
         for model in self._router.models():
             if name in ("", model.name):
                 return model, tokenizer
-        raise none_serves(name)
+        raise self._router.none_serves(name)
 
     async def _prepare(
         self,

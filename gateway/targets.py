@@ -67,6 +67,7 @@ class Directory:
         self._targets = targets
         self._resolve = resolve
         self._resolved: dict[Address, list[Endpoint]] = {}
+        self._failures: dict[Address, str] = {}
 
     @property
     def is_dynamic(self) -> bool:
@@ -74,16 +75,23 @@ class Directory:
         return bool(self._targets.names)
 
     async def refresh(self) -> None:
-        """Resolve every name once."""
+        """Resolve every name once; a failure is logged when it is another than the name's last."""
         for name in self._targets.names:
             try:
                 addresses = await self._resolve(name)
             except OSError as error:
-                await structlog.get_logger("gateway.router").awarning(
-                    "name not resolved", name=str(name), error=str(error)
-                )
+                if self._failures.get(name) != str(error):
+                    self._failures[name] = str(error)
+                    await structlog.get_logger("gateway.router").awarning(
+                        "name not resolved", name=str(name), error=str(error)
+                    )
             else:
+                self._failures.pop(name, None)
                 self._resolved[name] = [Endpoint(address, name.host) for address in addresses]
+
+    def unresolved(self) -> list[Address]:
+        """Names that failed to resolve and stand for nothing."""
+        return [name for name in self._failures if not self._resolved.get(name)]
 
     def endpoints(self) -> list[Endpoint]:
         """All endpoints known, each address once."""

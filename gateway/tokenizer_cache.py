@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import grpc
 
 from forerun.core.types import ModelInfo
-from forerun.errors import FailedPrecondition, Unavailable
+from forerun.errors import FailedPrecondition
 from forerun.v1 import verifier_pb2, verifier_pb2_grpc
 from forerun.wire.convert import tokenizer_from_proto
 from forerun.wire.status import from_rpc_error
@@ -27,16 +27,19 @@ class TokenizerCache:
     def __init__(self) -> None:
         self._fetches: dict[Key, asyncio.Task[Tokenizer]] = {}
 
+    def holds(self, model: ModelInfo) -> bool:
+        """Whether the model's tokenizer needs no replica: it is here, or being fetched."""
+        return _key(model) in self._fetches
+
     async def get(self, model: ModelInfo, replicas: Sequence[Replica]) -> Tokenizer:
         """The model's tokenizer, from the first of `replicas` unless it is here already.
 
-        Raises Unavailable without a replica, and what the fetch raised; a failed fetch is not remembered.
+        `replicas` may be empty only if this `holds` it. Raises what the fetch raised; a failed fetch is not
+        remembered.
         """
-        key = (model.name, model.revision, model.vocab_fingerprint)
+        key = _key(model)
         fetch = self._fetches.get(key)
         if fetch is None:
-            if not replicas:
-                raise Unavailable(f"no verifier serves {model.name!r} now", reason="NO_VERIFIER")
             fetch = self._fetches[key] = asyncio.create_task(_fetch(replicas[0], model))
         try:
             # One caller that gives up does not take the fetch from the others.
@@ -45,6 +48,10 @@ class TokenizerCache:
             failed = fetch.done() and (fetch.cancelled() or fetch.exception() is not None)
             if failed and self._fetches.get(key) is fetch:
                 del self._fetches[key]
+
+
+def _key(model: ModelInfo) -> Key:
+    return model.name, model.revision, model.vocab_fingerprint
 
 
 async def _fetch(replica: Replica, model: ModelInfo) -> Tokenizer:

@@ -33,15 +33,20 @@ def usage_object(usage: Usage) -> dict[str, int]:
     }
 
 
-def speculation_object(speculation: Speculation) -> dict[str, Any]:
-    """`metrics.speculative_decoding` as vLLM documents it; a step is a pass that tested drafts.
+def speculation_object(speculation: Speculation, completion_tokens: int) -> dict[str, Any]:
+    """`metrics.speculative_decoding`: our names, null where there is nothing to divide by, and then vLLM's.
 
-    `mean_acceptance_length`: 1 + accepted / steps; `draft_acceptance_rate`: accepted / drafted, 0 without
-    drafts.
+    vLLM's mean what they mean there, for clients that read them; a step is a pass that tested drafts, and
+    what was drafted is what passes were given to check.
     """
     steps = sum(speculation.acceptance_histogram)
     accepted, drafted = speculation.num_accepted, speculation.num_drafted
+    tested, passes = speculation.num_tested, speculation.passes
     return {
+        "acceptance_rate": accepted / tested if tested else None,
+        "draft_efficiency": accepted / drafted if drafted else None,
+        "tokens_per_pass": completion_tokens / passes if passes else None,
+        "num_tested": tested,
         "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
         "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
         "acceptance_histogram": list(speculation.acceptance_histogram),
@@ -55,7 +60,7 @@ def metrics_object(opened: Opened, finished: Finished) -> dict[str, Any]:
     """How this answer was made: with the mode and seed it can be made again."""
     timings = finished.timings
     return {
-        "speculative_decoding": speculation_object(finished.speculation),
+        "speculative_decoding": speculation_object(finished.speculation, finished.usage.completion_tokens),
         "mode": opened.mode.name.lower(),
         "seed": opened.seed,
         "exact": finished.exact.value,

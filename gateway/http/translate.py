@@ -19,8 +19,6 @@ _ACCEPTANCE = {
     "rejection": Acceptance.REJECTION,
     "coupled": Acceptance.COUPLED,
 }
-# OpenAI renamed the role; models still know it by the old name.
-_ROLES = {"developer": "system"}
 # They come back with every message a client keeps; no template reads them.
 _MESSAGE_EXTRAS = frozenset({"name", "refusal", "annotations"})
 # vLLM's way to say "all", beside 0.
@@ -103,7 +101,7 @@ def _message(message: Message, where: str) -> tuple[str, str]:
     if not isinstance(content, str):
         field = f"{where}.content"
         raise InvalidRequest(f"{field} must be text or a list of text parts", reason="MALFORMED", field=field)
-    return _ROLES.get(message.role, message.role), content
+    return message.role, content
 
 
 def _part(part: Any, where: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -13,7 +14,9 @@ from forerun.v1 import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2
 from forerun.wire.convert import model_to_proto, tokenizer_to_proto
 from forerun.wire.server import Server
 from forerun.wire.tls import Tls
-from gateway.router import DRAFTER_SERVICE, VERIFIER_SERVICE
+from gateway.router import DRAFTER_SERVICE, VERIFIER_SERVICE, Router
+
+SOON = 20.0  # far beyond what anything here takes; only a failing test waits for it
 
 MODEL = ModelInfo(
     name="bell",
@@ -29,6 +32,10 @@ MODEL = ModelInfo(
 
 def model(**changes: Any) -> ModelInfo:
     return dataclasses.replace(MODEL, **changes)
+
+
+async def until(router: Router, condition: Callable[[], bool]) -> None:
+    assert await router._wait(lambda: condition() or None, SOON), "it never became so"
 
 
 class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
@@ -78,11 +85,12 @@ class Fleet:
         at: str = "127.0.0.1:0",
         files: TokenizerFiles | None = None,
         tls: Tls | None = None,
+        serving: bool = True,
     ) -> tuple[str, FakeVerifier]:
         servicer = FakeVerifier(served, files)
         server = Server(at, tls or Tls(), insecure=False, services=(VERIFIER_SERVICE,))
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
-        return await self._start(server, at), servicer
+        return await self._start(server, at, serving=serving), servicer
 
     async def drafter(self, served: ModelInfo = MODEL, source: str = "model:small") -> str:
         at = "127.0.0.1:0"
@@ -90,9 +98,9 @@ class Fleet:
         drafter_pb2_grpc.add_DrafterServiceServicer_to_server(FakeDrafter(served, source), server.grpc)
         return await self._start(server, at)
 
-    async def _start(self, server: Server, at: str) -> str:
+    async def _start(self, server: Server, at: str, *, serving: bool = True) -> str:
         address = f"{at.rpartition(':')[0]}:{await server.start()}"
-        await server.set_serving(True)
+        await server.set_serving(serving)
         self.servers[address] = server
         return address
 

@@ -137,6 +137,13 @@ async def test_a_bad_chat_names_the_field_at_fault(web, gateway, body: dict, par
     assert not gateway.requests
 
 
+async def test_a_wrong_role_is_told_every_right_one(web) -> None:
+    error = error_of(await web.post(CHAT, json={"messages": [{"role": "wizard", "content": "x"}]}), 400)
+    assert error["message"] == "'wizard' is not one of system, developer, user, assistant"
+    for role in error["message"].rpartition(" one of ")[2].split(", "):
+        assert (await web.post(CHAT, json={"messages": [{"role": role, "content": "x"}]})).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("prompt", "code"),
     [

@@ -16,6 +16,10 @@ from tests.gateway.scripted import DELTAS, FINISHED, OPENED, TEXT, ScriptedGatew
 
 ASK = {"model": "org/bell", "messages": [{"role": "user", "content": "hi"}]}
 SPECULATION = {
+    "acceptance_rate": 3 / 5,
+    "draft_efficiency": 3 / 6,
+    "tokens_per_pass": 5 / 4,
+    "num_tested": 5,
     "mean_acceptance_length": 2.0,
     "draft_acceptance_rate": 0.5,
     "acceptance_histogram": [1, 1, 1],
@@ -156,7 +160,7 @@ async def test_every_field_reaches_the_gateway(client: openai.AsyncOpenAI, gatew
         },
     )
     wanted = gateway.requests[0]
-    assert wanted.messages == (("system", "Be brief."), ("user", "a\nb"), ("assistant", "ok"))
+    assert wanted.messages == (("developer", "Be brief."), ("user", "a\nb"), ("assistant", "ok"))
     assert wanted.sampling == Sampling(0.5, 4, 0.9, 0.1)
     assert (wanted.seed, wanted.acceptance, wanted.max_tokens) == (3, Acceptance.COUPLED, 9)
     assert (wanted.stop, wanted.no_draft, wanted.ignore_end_tokens) == (("x", "y"), True, True)

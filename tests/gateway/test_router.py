@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import pytest
-import trustme
 
 from forerun.core.types import TokenizerFiles
 from forerun.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
@@ -16,39 +13,7 @@ from forerun.wire.tls import Tls
 from gateway import pool, replica
 from gateway.router import Router
 from gateway.targets import Targets
-from tests.gateway.replicas import MODEL, Fleet, model
-
-SOON = 20.0  # far beyond what anything here takes; only a failing test waits for it
-
-
-@pytest.fixture
-async def fleet() -> AsyncIterator[Fleet]:
-    fleet = Fleet()
-    yield fleet
-    await fleet.close()
-
-
-@pytest.fixture
-async def routing() -> AsyncIterator[Callable[..., object]]:
-    async with AsyncExitStack() as stack:
-
-        @asynccontextmanager
-        async def running(router: Router) -> AsyncIterator[Router]:
-            await router.start()
-            try:
-                yield router
-            finally:
-                await router.close()
-
-        async def start(verifiers: str, drafters: str = "", **options: object) -> Router:
-            options.setdefault("tls", Tls())
-            return await stack.enter_async_context(running(Router(verifiers, drafters, **options)))
-
-        yield start
-
-
-async def until(router: Router, condition: Callable[[], bool]) -> None:
-    assert await router._wait(lambda: condition() or None, SOON), "it never became so"
+from tests.gateway.replicas import MODEL, SOON, model, until
 
 
 def serving(router: Router) -> set[str]:
@@ -291,16 +256,7 @@ async def test_a_tokenizer_of_another_vocabulary_is_refused(fleet, routing, smal
     assert refused.value.reason == "VOCABULARY_MISMATCH"
 
 
-async def test_a_pod_dialled_by_address_is_checked_under_its_services_name(fleet, routing, tmp_path) -> None:
-    authority = trustme.CA()
-
-    def issue(name: str) -> Tls:
-        certificate = authority.issue_cert(name)
-        certificate.private_key_pem.write_to_path(tmp_path / f"{name}.key")
-        certificate.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
-        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-        return Tls(tmp_path / f"{name}.pem", tmp_path / f"{name}.key", tmp_path / "ca.pem")
-
+async def test_a_pod_dialled_by_address_is_checked_under_its_services_name(fleet, routing, issue) -> None:
     address, _ = await fleet.verifier(tls=issue("verifiers.test"))
 
     async def resolve(name: Address) -> list[str]:

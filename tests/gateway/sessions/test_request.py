@@ -89,3 +89,11 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(small, model, 
     with pytest.raises(InvalidRequest) as refused:
         validate(request, model, small)
     assert (refused.value.reason, refused.value.field) == ("CONTEXT_EXCEEDED", field)
+
+
+def test_a_developer_speaks_to_the_template_as_the_system(small, model):
+    developer, system = (
+        validate(replace(ASK, prompt=None, messages=((role, "Be brief."), ("user", "hi"))), model, small)
+        for role in ("developer", "system")
+    )
+    assert developer.token_ids == system.token_ids

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from forerun.core.noise import noise_key
 from forerun.core.types import Acceptance, Exactness, FinishReason, Mode, Sampling
@@ -13,6 +14,7 @@ from forerun.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
+    PermissionRefused,
     Unavailable,
 )
 from gateway.events import Delta, Opened
@@ -330,6 +332,26 @@ async def test_a_drafter_that_does_not_fit_is_not_asked_again(make_gateway, veri
     stop.go.set()
     await hear(stream)
     assert misfit.asked.qsize() <= 1
+
+
+async def test_a_drafter_that_refuses_is_warned_of_once_for_each_reason(
+    make_gateway, verifier, make_drafter, hear
+):
+    drafter = await make_drafter()
+    gateway = await make_gateway(verifier, drafters=(drafter,))
+    with capture_logs() as logs:
+        for reason in ("VERIFIER_NOT_ALLOWED", "VERIFIER_NOT_ALLOWED", "VOCABULARY_MISMATCH"):
+            drafter.error = PermissionRefused("not on the list", reason=reason)
+            stop = verifier.stop_at(4)
+            stream = await gateway.generate(ASK)
+            await drafter.asked.get()
+            stop.go.set()
+            await hear(stream)
+    told = [log for log in logs if log["event"] == "drafter does not fit"]
+    assert [(log["log_level"], log["drafter"], log["reason"]) for log in told] == [
+        ("warning", drafter.address, "VERIFIER_NOT_ALLOWED"),
+        ("warning", drafter.address, "VOCABULARY_MISMATCH"),
+    ]
 
 
 async def test_no_draft_asks_no_drafter(make_gateway, verifier, make_drafter, hear, answer):

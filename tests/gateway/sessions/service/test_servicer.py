@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+import httpx
 import pytest
 from prometheus_client import REGISTRY
 
@@ -12,7 +13,10 @@ from forerun.wire.server import Server
 from forerun.wire.status import from_rpc_error
 from forerun.wire.tls import Tls
 from gateway.api_keys import ApiKeys
+from gateway.patience import Patience
+from gateway.service import Gateway
 from gateway.servicer import GATEWAY_SERVICE, GatewayServicer
+from tests.gateway.scripted import served
 
 ASK = gateway_pb2.GenerateRequest(prompt="Ring the bell", max_tokens=200)
 
@@ -288,3 +292,18 @@ async def test_metrics_count_answers_tokens_and_commits(stub, answer):
     # What is settled while a commit is under way goes into one.
     assert 1 <= num_commits <= -(-len(answer) // 2)
     assert REGISTRY.get_sample_value("forerun_gateway_requests_total", {"outcome": "empty"}) >= 1
+
+
+async def test_a_verifier_that_cannot_be_reached_is_named_at_both_doors_without_the_whole_wait(
+    open_door, store, routing
+):
+    router = await routing("127.0.0.1:1")
+    gateway = Gateway(store, router, patience=Patience(verifier_s=10_000, unreached_s=0))
+    message = "no verifier is ready now: 127.0.0.1:1 connection refused"
+    stub = await open_door(gateway)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Generate(ASK).read()
+    assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.UNAVAILABLE, message)
+    async with served(gateway) as url, httpx.AsyncClient(base_url=url) as client:
+        reply = await client.post("/v1/completions", json={"prompt": "Ring the bell"})
+    assert (reply.status_code, reply.json()["error"]["message"]) == (503, message)
