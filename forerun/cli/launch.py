@@ -17,7 +17,8 @@ from typing import Any
 from forerun.errors import Unavailable
 
 TETHER = Path(__file__).with_name("tether.py")
-LAST_LINES = 12  # of a child's log, kept for the message that says how it died
+# Of a child's log, for the message that says how it died: before it was ready the reason is in them.
+LAST_LINES, LAST_LINES_OF_READY = 12, 4
 LINE_LIMIT_BYTES = 1 << 20
 
 ReadyLine = Callable[[str], "dict[str, str] | None"]
@@ -77,8 +78,10 @@ class Child:
         env: Mapping[str, str] | None = None,
         log: Log | None = None,
         niceness: int = 0,
+        advice: str = "",
     ) -> None:
         self.name = name
+        self._advice = advice  # the last line of what is said where it dies before it is ready
         self._niceness = niceness
         self.listeners: list[Log] = [log] if log else []
         self.tail: deque[str] = deque(maxlen=LAST_LINES)
@@ -101,7 +104,7 @@ class Child:
 
     async def start(self) -> dict[str, str]:
         """Start the process; return what its ready line said. Raises Unavailable if it dies first."""
-        self.tail.clear()
+        self.tail = deque(maxlen=LAST_LINES)
         self._ready = asyncio.get_running_loop().create_future()
         # A session of its own: Ctrl-C reaches the launcher alone, which stops its children in order.
         self._process = await asyncio.create_subprocess_exec(
@@ -123,7 +126,8 @@ class Child:
             await asyncio.wait((self._ready, ended), return_when=asyncio.FIRST_COMPLETED)
             if self._ready.done():
                 return self._ready.result()
-            raise Unavailable(self.obituary("before it was ready"))
+            said = self.obituary("before it was ready")
+            raise Unavailable(f"{said}\n{self._advice}" if self._advice else said)
         except asyncio.CancelledError:
             await self.stop(0)
             raise
@@ -136,8 +140,11 @@ class Child:
             said = self._is_ready(line) if watch and self._ready and not self._ready.done() else None
             if said is not None and self._ready is not None:
                 self._ready.set_result(said)
+                # What it said while it started is not why it dies later.
+                self.tail = deque(maxlen=LAST_LINES_OF_READY)
                 continue
-            self.tail.append(line)
+            if line:
+                self.tail.append(line)
             for listen in self.listeners:
                 listen(self.name, line)
 

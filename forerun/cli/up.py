@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.console import Console
 from forerun.cli.client import DEFAULT_ADDRESS
 from forerun.cli.cores import share_out
 from forerun.cli.data_dir import claimed
-from forerun.cli.flags import Dtype, Target, one_of
+from forerun.cli.flags import Dtype, Target, one_of, said_by
 from forerun.cli.foreground import progress_console, run
 from forerun.cli.launch import Log, readable
 from forerun.cli.progress import prepare, start
@@ -43,6 +43,7 @@ class Fsync(StrEnum):
 
 
 def up(
+    context: typer.Context,
     *,
     model: Target = "smollm2",
     source: Annotated[
@@ -73,17 +74,17 @@ def up(
         raise typer.BadParameter(
             "--no-draft starts no drafter: leave one of the two out", param_hint="--source"
         )
-    doors = check_doors(http, grpc)
-    for flag, door in doors.items():
+    doors = check_doors({said_by(context, "http"): http, said_by(context, "grpc"): grpc})
+    for flag, door in zip(("http", "grpc"), doors, strict=True):
         check_free(door, flag)
     sources = [] if no_draft else (source or ["ngram"])
-    folder = data_dir or cache_folder() / f"sessions-{doors['grpc'].port}"
+    folder = data_dir or cache_folder() / f"sessions-{doors[1].port}"
     console = progress_console()
 
     async def body(kept: Path) -> None:
         if redis_url:
-            await check_store(redis_url)
-        prepare(model, console)
+            await check_store(redis_url, said_by(context, "redis_url"))
+        await prepare(model, sources, console)
         shares = share_out(usable_cores(), verifiers=1, sources=sources)
         log = _printer(console) if verbose else None
         async with Stack(model=model, dtype=dtype, shares=shares, log=log) as stack:
@@ -97,52 +98,67 @@ def up(
             try:
                 await watch(stack, console)
             finally:
-                console.print("forerun: stopping", style="dim")
+                # The gateway gets its grace to end its answers, then the verifier.
+                console.print(
+                    f"forerun: stopping; answers under way may take {2 * stack.grace_s:.0f} s; "
+                    "press Ctrl-C again to stop at once",
+                    style="dim",
+                )
 
     with nullcontext(folder) if redis_url else claimed(folder) as kept:
         run(body(kept))
 
 
-async def check_store(url: str) -> None:
-    """The store answers. Raises Unavailable for one that does not; what is no Redis URL is a usage error (exit 2)."""
+async def check_store(url: str, named: str) -> None:
+    """The store answers. Raises Unavailable for one that does not; what is no Redis URL is a usage error (exit 2).
+
+    `named`: the flag or variable that gave it.
+    """
     try:
         store = Store(url)
     except InvalidRequest as fault:
-        raise typer.BadParameter(fault.message, param_hint="--redis-url") from fault
+        raise typer.BadParameter(fault.message, param_hint=named) from fault
     try:
         await store.ping()
     except ForerunError as fault:
         raise Unavailable(
-            f"no Redis or Valkey answers at {masked(url)} ({fault.__cause__ or fault}): start it, correct --redis-url, "
+            f"no Redis or Valkey answers at {masked(url)} ({fault.__cause__ or fault}): start it, correct {named}, "
             "or leave that out and `forerun up` starts a store of its own"
         ) from fault
     finally:
         await store.close()
 
 
-def check_doors(http: str, grpc: str) -> dict[str, Address]:
-    """Return both doors by flag. Both are on this machine's loopback, on two ports; else one usage error (exit 2)."""
-    doors = {flag: _door(flag, text) for flag, text in (("http", http), ("grpc", grpc))}
-    for flag, door in doors.items():
-        if not door.is_loopback:
-            raise typer.BadParameter(
-                f"{door} can be reached from other machines, and `forerun up` serves this one alone: run "
-                "`forerun gateway` there, with --tls-cert, --tls-key and --tls-ca, or with --insecure on a "
-                "network that is trusted",
-                param_hint=f"--{flag}",
-            )
-    if doors["http"].port == doors["grpc"].port != 0:
-        raise typer.BadParameter(
-            f"port {doors['grpc'].port} is already that of --http: choose another", param_hint="--grpc"
-        )
-    return doors
+def check_doors(texts: Mapping[str, str]) -> list[Address]:
+    """Return the doors, by what gave them, a flag or a variable; each is on this machine's loopback, on its own port.
+
+    Raises one usage error (exit 2) that names what gave the wrong one.
+    """
+    doors: dict[str, Address] = {}
+    for named, text in texts.items():
+        door = _door(named, text)
+        for other, earlier in doors.items():
+            if door.port == earlier.port != 0:
+                raise typer.BadParameter(
+                    f"port {door.port} is already that of {other}: choose another", param_hint=named
+                )
+        doors[named] = door
+    return list(doors.values())
 
 
-def _door(flag: str, text: str) -> Address:
+def _door(named: str, text: str) -> Address:
     try:
-        return Address.parse(text, flag)
+        door = Address.parse(text)
     except InvalidRequest as fault:
-        raise typer.BadParameter(fault.message, param_hint=f"--{flag}") from fault
+        raise typer.BadParameter(fault.message, param_hint=named) from fault
+    if not door.is_loopback:
+        raise typer.BadParameter(
+            f"{door} can be reached from other machines, and `forerun up` serves this one alone: run "
+            "`forerun gateway` there, with --tls-cert, --tls-key and --tls-ca, or with --insecure on a "
+            "network that is trusted",
+            param_hint=named,
+        )
+    return door
 
 
 def _announce(console: Console, stack: Stack, store_url: str, sources: Sequence[str]) -> None:

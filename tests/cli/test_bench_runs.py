@@ -131,6 +131,7 @@ async def test_worst_has_five_pairs_in_every_case(tiny, tmp_path):
     report = check(await run_worst(settings(tiny), cases, 3, CONSOLE), tmp_path / "p.png")
     assert [(row["group"], row["pairs"]) for row in report["ratios"]] == [("stalled", 5)]
     assert {row["set_up"] for row in report["rates"]} == {"plain", "drafting"}
+    assert not any("slow drafter" in note for note in report["notes"])
 
 
 async def test_a_drafter_of_another_vocabulary_is_refused_before_anything_is_measured(tiny, tmp_path):

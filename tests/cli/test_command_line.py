@@ -266,6 +266,79 @@ def test_up_refuses_doors_it_cannot_open(forerun, flags, message):
     assert ("`forerun gateway`" in err) == ("machines" in message)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("FORERUN_HTTP", "z", "for FORERUN_HTTP: 'z' is not host:port"),
+        ("FORERUN_GRPC", "0.0.0.0:9", "for FORERUN_GRPC: 0.0.0.0:9 can be reached from other machines"),
+        ("FORERUN_REDIS_URL", "blah", "for FORERUN_REDIS_URL: 'blah' is not a Redis URL"),
+    ],
+)
+def test_up_names_the_variable_that_gave_what_it_refuses(forerun, monkeypatch, variable, value, message):
+    for name, address in zip(("FORERUN_HTTP", "FORERUN_GRPC"), own_ports()[1::2], strict=True):
+        monkeypatch.setenv(name, address)
+    monkeypatch.setenv(variable, value)
+    status, _, err = forerun("up")
+    assert status == 2
+    assert message in err
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+    """Whatever would be started is an error of its own."""
+
+    async def refuse(child):
+        raise Unavailable(f"{child.name} was to start")
+
+    monkeypatch.setattr("forerun.cli.launch.Child.start", refuse)
+
+
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--model", "/nope"], "no model '/nope': there is no such folder"),
+        (["--model", "./nope"], "no model './nope': there is no such folder"),
+        (["--model", "nope.gguf"], "no model 'nope.gguf': there is no such file"),
+        (["--source", "foo"], "'foo' is no source; give ngram, model:SPEC or replay:FILE"),
+        (["--source", "model:/nope"], "no model '/nope': there is no such folder"),
+    ],
+)
+def test_what_is_no_model_or_source_is_refused_before_anything_starts(
+    forerun, monkeypatch, tmp_path, flags, message
+):
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setattr("forerun.cli.generate.DEFAULT_ADDRESS", address)
+    for command in (["up", *own_ports(), "--data-dir", str(tmp_path)], ["generate", "hello"]):
+        assert forerun(*command, *flags) == (1, "", f"forerun: {message}\n")
+
+
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize(
+    ("drafter", "message"),
+    [
+        ("foo", "--drafter foo: 'foo' is no source; give ngram, model:SPEC or replay:FILE, or one of "),
+        ("replay?error=2", "replay: error is 0 to 1"),
+        ("slow:x:model:smollm2", "slow: 'x' is no number of milliseconds"),
+        ("stall:model:/nope", "no model '/nope'"),
+    ],
+)
+def test_an_audit_refuses_a_wrong_drafter_before_anything_starts(forerun, drafter, message):
+    status, out, err = forerun("audit", "--limit", "1", "--drafter", "ngram", "--drafter", drafter)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert message in err
+
+
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize(
+    "drafter", ["lookup", "random", "target", "none", "replay", "replay?seed=2", "sync:ngram", "model:tiny"]
+)
+def test_an_audit_takes_every_drafter_there_is(forerun, tmp_path, drafter):
+    model = ("--model", str(tmp_path))
+    _, _, err = forerun("audit", "--limit", "1", *model, "--drafter", drafter)
+    assert "was to start" in err
+
+
 def test_up_refuses_a_drafter_beside_no_draft(forerun):
     status, out, err = forerun("up", "--no-draft", "--source", "ngram")
     assert (status, out) == (2, "")

@@ -46,6 +46,21 @@ async def test_a_child_that_dies_before_it_is_ready_is_reported_with_its_last_wo
         await one.start()
 
 
+async def test_what_to_do_is_the_last_line_about_one_that_never_was_ready():
+    one = Child("x", lambda: [sys.executable, "-c", "print('junk')"], advice="restore it")
+    with pytest.raises(Unavailable, match=r"x exited with status 0 .*\n    junk\nrestore it$"):
+        await one.start()
+
+
+async def test_a_ready_one_that_dies_is_reported_with_four_lines_from_after_it_was_ready():
+    said = "print(*'abcdef', sep='\\n\\n', flush=True)"
+    one = child("print('banner', flush=True)", READY, said)
+    await one.start()
+    await one.wait()
+    last = "".join(f"\n    {letter}" for letter in "cdef")
+    assert one.obituary("") == f"x exited with status 0; its last lines:{last}"
+
+
 async def test_the_cause_of_death_names_the_signal():
     one = child(READY, FOREVER)
     await one.start()

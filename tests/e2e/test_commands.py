@@ -109,6 +109,9 @@ async def test_up_serves_restarts_what_dies_and_leaves_nothing(tiny_folder, tmp_
             left = [os.pidfd_open(pid) for pid in children(process.pid)]
             assert len(left) == 4
             process.send_signal(signal.SIGINT)
+            await said(
+                process, "stopping; answers under way may take 10 s; press Ctrl-C again to stop at once"
+            )
             assert await process.wait() == 128 + signal.SIGINT
     finally:
         if process.returncode is None:

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from forerun.cli.audit.compare import Difference, Outcome
-from forerun.cli.audit.run import NO_DRAFTER, AuditSettings, Findings, run_audit
+from forerun.cli.audit.drafters import NO_DRAFTER
+from forerun.cli.audit.run import AuditSettings, Findings, run_audit
 from forerun.cli.bench.flags import OWN_PROMPTS
 from forerun.cli.flags import Dtype, Target
 from forerun.cli.foreground import answer_console, progress_console, run

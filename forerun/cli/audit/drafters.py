@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.cli.audit.reference import Reference
 from forerun.cli.prompts import Prompt
+from forerun.cli.sources import check_source
 from forerun.cli.stack import Stack
 from forerun.core.types import TokenizerFiles
+from forerun.errors import InvalidRequest
 
 RANDOM_LAYERS, RANDOM_HIDDEN = 1, 64
+NO_DRAFTER = "none"
+OWN_LOOKUP = "lookup"  # the verifier's own
+NAMES = frozenset({NO_DRAFTER, OWN_LOOKUP, "random", "target"})
 # A fifth of the replayed tokens is wrong; messages come up to a few passes of the target late.
 REPLAY_FAULTS = "error=0.2&delay_ms=40&seed=0"
 
@@ -32,6 +38,22 @@ class Material:
 def is_model(drafter: str) -> bool:
     """Return whether this drafter computes, and so needs cores of its own."""
     return drafter in {"random", "target"} or drafter.startswith("model:")
+
+
+async def check_drafter(drafter: str) -> None:
+    """The name stands for a drafter. Raises InvalidRequest or NotFound."""
+    name, _, faults = drafter.partition("?")
+    if name == "replay":  # its texts are the plain answers, which are not there yet
+        await check_source(f"replay:{os.devnull}?{faults}")
+    elif drafter not in NAMES:
+        try:
+            await check_source(drafter)
+        except InvalidRequest as fault:
+            raise InvalidRequest(
+                f"--drafter {drafter}: {fault.message}, or one of {', '.join((*sorted(NAMES), 'replay'))}",
+                reason=fault.reason,
+                field="drafter",
+            ) from fault
 
 
 async def source_of(drafter: str, material: Material, prompts: Sequence[Prompt]) -> str:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from forerun.cli.audit import reference as references
 from forerun.cli.audit.compare import Counts, Difference, Outcome, first_difference
-from forerun.cli.audit.drafters import Material, is_model, source_of
+from forerun.cli.audit.drafters import NO_DRAFTER, OWN_LOOKUP, Material, check_drafter, is_model, source_of
 from forerun.cli.audit.reference import Conditions, Reference
 from forerun.cli.client import Answer, Client
 from forerun.cli.cores import share_out
@@ -23,9 +23,6 @@ from forerun.cli.verifier_client import describe
 from forerun.core.types import Exactness, Sampling
 from forerun.engine.cores import usable_cores
 from gateway.request import GenerationRequest
-
-NO_DRAFTER = "none"
-OWN_LOOKUP = "lookup"  # the verifier's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,9 @@ class Findings:
 
 async def run_audit(settings: AuditSettings, console: Console) -> Findings:
     """Return what comparing every drafter's answers with the plain ones found. Raises ForerunError."""
-    prepare(settings.model, console)
+    for drafter in settings.drafters:
+        await check_drafter(drafter)
+    await prepare(settings.model, (), console)
     models = ["model:"] if any(is_model(one) for one in settings.drafters) else []
     shares = share_out(usable_cores(), verifiers=1, sources=models)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -38,7 +38,8 @@ MOST_SESSIONS = 256
 @asynccontextmanager
 async def field(settings: BenchSettings, console: Console) -> AsyncIterator[Field]:
     """Inside, the store runs; at the end nothing of the run is left. Raises ForerunError."""
-    prepare(settings.model, console)
+    sources = [f"model:{settings.drafter_model}"] if settings.drafter_model else []
+    await prepare(settings.model, sources, console)
     shares = share_out(usable_cores(), verifiers=1, sources=[])
     with ThreadPoolExecutor(1, thread_name_prefix="baseline") as thread:
         async with (
