@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from forerun.cli.rounds import counted
 from forerun.simulation.setting import PRESETS, Setting
 from forerun.simulation.world import simulate
 
@@ -183,19 +184,22 @@ def report(rows: Sequence[Row], slower: Sequence[Row], cluster: Sequence[Row], o
     worst = min(rows, key=lambda row: row["gain"])
     console.print(
         f"{len(slower)} of {len(rows)} cells are slower than plain (below {SLOWER}); the worst is "
-        f"{worst['gain']:.2f}: {worst['preset']}, {worst['sessions']} sessions, "
+        f"{worst['gain']:.2f}: {worst['preset']}, {counted(worst['sessions'], 'session')}, "
         f"{worst['round_trip_ms']:g} ms, acceptance {worst['acceptance']:g}"
     )
-    plan = Table(
-        "preset",
-        "acceptance",
-        "round trip",
-        "drafters",
-        "gain",
-        "worth plain verifiers",
-        box=SIMPLE,
-        title=f"{VERIFIERS:,} verifiers, {CLUSTER_SESSIONS} sessions each",
-    )
+    idle = [preset for preset in PRESETS if saves_none(preset, cluster)]
+    if saving := [row for row in cluster if row["preset"] not in idle]:
+        console.print(cluster_table(saving))
+    for preset in idle:
+        console.print(why_none(preset), soft_wrap=True)
+    console.print(f"{out}/simulation.json, {out}/simulation.png")
+
+
+def cluster_table(cluster: Sequence[Row]) -> Table:
+    """The thousand verifiers, by preset, acceptance, round trip and number of drafters."""
+    title = f"{VERIFIERS:,} verifiers, {CLUSTER_SESSIONS} sessions each"
+    columns = ("preset", "acceptance", "round trip", "drafters", "gain", "worth plain verifiers")
+    plan = Table(*columns, box=SIMPLE, title=title)
     for row in cluster:
         plan.add_row(
             row["preset"],
@@ -205,8 +209,24 @@ def report(rows: Sequence[Row], slower: Sequence[Row], cluster: Sequence[Row], o
             f"{row['gain']:.2f}",
             f"{row['plain_verifiers_worth']:,}",
         )
-    console.print(plan)
-    console.print(f"{out}/simulation.json, {out}/simulation.png")
+    return plan
+
+
+def saves_none(preset: str, cluster: Sequence[Row]) -> bool:
+    """Whether the preset was planned and no cluster of it is faster, to two digits, than its plain verifiers."""
+    gains = [row["gain"] for row in cluster if row["preset"] == preset]
+    return bool(gains) and all(round(gain, 2) == 1.0 for gain in gains)
+
+
+def why_none(preset: str) -> str:
+    """One line for a preset whose drafters save no verifier."""
+    curve = PRESETS[preset]
+    plain_ms = curve.ms(CLUSTER_SESSIONS)
+    row_ms, token_ms = curve.ms(CLUSTER_SESSIONS + 1) - plain_ms, plain_ms / CLUSTER_SESSIONS
+    said = f"{preset}: drafters save none of {VERIFIERS:,} verifiers with {CLUSTER_SESSIONS} sessions each"
+    if row_ms < token_ms:
+        return f"{said}: what is checked brings no more than it costs"
+    return f"{said}: a guess adds {row_ms:.1f} ms to a pass, a plain token takes {token_ms:.1f} ms, so none is checked"
 
 
 if __name__ == "__main__":
