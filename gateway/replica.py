@@ -97,7 +97,7 @@ class Replica:
         self._attempt: asyncio.Task[None] | None = None
         self._is_leaving = False
         self._refusals: set[str] = set()
-        self._log = structlog.get_logger("gateway.router").bind(service=service, address=address)
+        self._log = structlog.get_logger("gateway.router").bind(of=service, address=address)
 
     @property
     def num_running(self) -> int:

@@ -14,7 +14,7 @@ from forerun.wire.address import Address
 from forerun.wire.tls import Tls
 from gateway import pool, replica
 from gateway.misfits import Misfits
-from gateway.router import Router
+from gateway.router import VERIFIER_SERVICE, Router
 from gateway.trouble import reason_of
 from tests.gateway.replicas import MODEL, SOON, Fleet, model, until
 
@@ -118,6 +118,7 @@ async def test_a_reason_is_logged_when_it_changes_and_not_at_every_attempt(
         for _ in range(5):
             await dialled.get()
         assert warnings(logs) == [(address, "connection refused")]
+        assert {log["of"] for log in logs if log["log_level"] == "warning"} == {VERIFIER_SERVICE}
         await fleet.verifier(tls=tls, at=address)
         await until(router, lambda: "handshake" in router.troubles()[address])
     assert [reason[:17] for _, reason in warnings(logs)] == ["connection refuse", "closed the connec"]
