@@ -59,7 +59,7 @@ class ChatMessage(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """"system", "user" or "assistant"."""
+    """"system", "developer" (shown to the template as "system"), "user" or "assistant"."""
     content: _builtins.str
     """Text."""
     def __init__(
