@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,7 +14,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from forerun.errors import ForerunError
-from forerun.wire.settings import ServiceSettings, flag_of, read, type_of
+from forerun.wire.settings import ServiceSettings, flag_of, read, type_of, variable_of
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -36,7 +37,7 @@ def command(
             sys.exit(asyncio.run(serve(read(settings, given))))
         except ForerunError as error:
             # Settings that cannot be served are the caller's to mend: a sentence, not a traceback.
-            for line in _about(settings, error).splitlines():
+            for line in _about(settings, error, given).splitlines():
                 typer.echo(f"forerun: {line}", err=True)
             sys.exit(BAD_SETTINGS)
 
@@ -73,9 +74,11 @@ def _as_flag(name: str, default: Any) -> str:
     return flag_of(name).removeprefix("--") if isinstance(default, bool) else str(default)
 
 
-def _about(settings: type[ServiceSettings], error: ForerunError) -> str:
-    """The message, after the flag that it is about where it does not name it."""
+def _about(settings: type[ServiceSettings], error: ForerunError, given: Collection[str]) -> str:
+    """The message, after the flag or the variable that it is about where it does not name it."""
     name = error.field.replace("-", "_")
     if name not in settings.model_fields or flag_of(name) in error.message:
         return error.message
-    return f"{flag_of(name)}: {error.message}"
+    variable = variable_of(name)
+    said = variable if name not in given and variable in os.environ else flag_of(name)
+    return f"{said}: {error.message}"

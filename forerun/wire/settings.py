@@ -81,11 +81,12 @@ def flag_of(name: str) -> str:
 
 def _refusal(kind: type[ServiceSettings], wrong: Any, flags: Mapping[str, Any]) -> str:
     name = str(wrong["loc"][0])
-    said = f"{flag_of(name)} {wrong['input']}" if name in flags else f"{_variable(name)}={wrong['input']}"
+    said = f"{flag_of(name)} {wrong['input']}" if name in flags else f"{variable_of(name)}={wrong['input']}"
     return f"{said} cannot be used: it must be {_wanted(kind.model_fields[name])}"
 
 
-def _variable(name: str) -> str:
+def variable_of(name: str) -> str:
+    """The variable of a field."""
     return ENV_PREFIX + name.upper()
 
 

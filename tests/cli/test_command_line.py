@@ -283,6 +283,13 @@ def test_up_names_the_variable_that_gave_what_it_refuses(forerun, monkeypatch, v
     assert message in err
 
 
+def test_a_service_names_the_flag_or_the_variable_that_gave_what_it_refuses(forerun, monkeypatch):
+    others = ["--verifiers", "127.0.0.1:1", "--redis-url", "redis://127.0.0.1:1/0"]
+    assert "--http: 'z' is not host:port" in forerun("gateway", "--http", "z", *others)[2]
+    monkeypatch.setenv("FORERUN_HTTP", "z")
+    assert "FORERUN_HTTP: 'z' is not host:port" in forerun("gateway", *others)[2]
+
+
 @pytest.fixture
 def nothing_starts(monkeypatch):
     """Whatever would be started is an error of its own."""
