@@ -33,6 +33,8 @@ class Source:
         self.num_accepted += num_accepted
         if num_tested:
             self.survival.observe(num_tested, num_accepted)
+        else:
+            self.survival.passed_over()
         if num_accepted:
             self.survival.brought(one=brought)
 
@@ -100,6 +102,8 @@ class DraftStream(Source):
             return 0
         self.answered_base = base
         self.answered(num_tokens)
+        if num_tokens:
+            self.survival.sent()
         told_ns = self.told_ns
         while self._told and self._told[0][0] <= base:
             told_ns = self._told.popleft()[1]

@@ -68,13 +68,13 @@ class Pacing:
         """Undecided tokens a drafter may have in flight after `passes` passes of its stream: 0 stops it.
 
         A hopeless drafter is stopped, and let in again for a short try every `RETRY_PASSES` passes: one whose
-        tokens are almost never accepted, or get no row because none pays beside so many sessions, or are mostly
-        those that others had drafted before. One whose source was
-        hopeless in other sessions is not let in before its turn.
+        tokens are almost never accepted, or never come to be tested, or get no row because none pays beside so many
+        sessions, or are mostly those that others had drafted before. One whose source was hopeless in other sessions
+        is not let in before its turn.
         """
         wrong = survival.num_tests >= ENOUGH_TESTS and survival.at(0) < HOPELESS
         heeded = survival.at(0) >= MARGIN * self.cost.least_share(num_sessions)
-        if heeded and not wrong and survival.brings >= REDUNDANT:
+        if heeded and not wrong and survival.brings >= REDUNDANT and not survival.in_vain:
             return limit
         return min(limit, RETRY_WINDOW) if passes % RETRY_PASSES < RETRY_SPAN else 0
 

@@ -8,6 +8,8 @@ from operator import mul
 MAX_DEPTH = 16  # deeper tokens share the last entry
 DECAY = 0.97  # weight an old test keeps with each new one at its depth: about the last thirty count
 PRIOR_TESTS = 4.0  # what a source is believed before its own tests count, in tests
+# A drafter ten passes away that is right four times in five has a token tested every ten passes.
+VAIN_MESSAGES, VAIN_PASSES = 4, 120
 PRIOR_FIRST, PRIOR_NEXT = 0.5, 0.7  # a first token is harder to guess than one that follows an accepted one
 
 
@@ -26,15 +28,41 @@ class Survival:
         self._reach: list[float] = []  # kept until the next test of its own
         # Of the passes that accepted tokens of it, the share that accepted one which nobody had drafted before it.
         self.brings: float = parent.brings if parent else 1.0
+        # Messages with tokens, and passes after the first of them, since a token was last tested. A session goes on
+        # from where its source last was elsewhere.
+        self.untested: tuple[int, int] = parent.untested if parent else (0, 0)
 
     def observe(self, num_tested: int, num_accepted: int) -> None:
         """Learn from one chain: its first `num_accepted` tokens were accepted; one more was rejected if tested."""
         self._reach = []
+        self._set_untested(0, 0)
         if self._parent is not None:
             self._parent.observe(num_tested, num_accepted)
         for depth in range(min(num_tested, MAX_DEPTH)):
             self._tested[depth] = DECAY * self._tested[depth] + 1.0
             self._accepted[depth] = DECAY * self._accepted[depth] + (depth < num_accepted)
+
+    def sent(self) -> None:
+        """Learn that a message with tokens came; in vain, unless one of them is tested."""
+        messages, passes = self.untested
+        self._set_untested(messages + 1, passes)
+
+    def passed_over(self) -> None:
+        """Learn that a pass tested no token of it."""
+        messages, passes = self.untested
+        if messages:
+            self._set_untested(messages, passes + 1)
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether its tokens have come too late, and wrong, for so long that they may as well not come."""
+        messages, passes = self.untested
+        return messages >= VAIN_MESSAGES and passes >= VAIN_PASSES
+
+    def _set_untested(self, messages: int, passes: int) -> None:
+        self.untested = messages, passes
+        if self._parent is not None:
+            self._parent.untested = self.untested
 
     def brought(self, *, one: bool) -> None:
         """Learn from a pass that accepted tokens of it whether one of them was its alone, or its before others'."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from forerun.core.pacing import Outlook, Pacing
 from forerun.core.pass_cost import BUSY, KNOTS, PassCost
-from forerun.core.survival import Survival
+from forerun.core.survival import VAIN_MESSAGES, VAIN_PASSES, Survival
 
 NOTHING = Survival()
 
@@ -186,6 +186,41 @@ def test_a_drafter_that_repeats_others_is_stopped_and_let_in_again_once_it_bring
     survival.brought(one=True)
     survival.brought(one=True)
     assert pacing.window(survival, 20, 32) == 32
+
+
+def test_a_drafter_whose_tokens_never_come_to_be_tested_is_stopped_until_one_is() -> None:
+    pacing = Pacing()
+    survival = pacing.survival("model:slow")
+    for _ in range(VAIN_MESSAGES):
+        assert pacing.window(survival, 20, 32) == 32
+        survival.sent()
+        for _ in range(VAIN_PASSES // VAIN_MESSAGES):
+            survival.passed_over()
+    assert pacing.window(survival, 20, 32) == 0
+    assert pacing.window(pacing.survival("model:slow"), 20, 32) == 0  # elsewhere too, but for its turn
+    assert pacing.window(survival, 96, 32) > 0
+    survival.observe(1, 0)
+    assert pacing.window(survival, 20, 32) == pacing.window(pacing.survival("model:slow"), 20, 32) == 32
+
+
+def test_a_drafter_that_says_nothing_is_not_stopped_for_it() -> None:
+    pacing = Pacing()
+    survival = pacing.survival("ngram")
+    for _ in range(10 * VAIN_PASSES):
+        survival.passed_over()
+    assert pacing.window(survival, 20, 32) == 32
+
+
+def test_of_many_sessions_none_is_stopped_because_all_have_just_sent() -> None:
+    pacing = Pacing()
+    sessions = [pacing.survival("model:good") for _ in range(64)]
+    for _ in range(10):
+        for survival in sessions:
+            survival.sent()
+            survival.passed_over()
+        assert all(pacing.window(survival, 20, 32) == 32 for survival in sessions)
+        for survival in sessions:
+            survival.observe(2, 2)
 
 
 @given(
