@@ -1,8 +1,9 @@
 """What a long prompt does to those who stream beside it: their gaps between tokens, in ordinary passes.
 
-A verifier process decodes --sessions texts for a while: the median gap between two messages of a session is the
-ordinary pass. Then a prompt of --prompt tokens arrives; every gap until it has its first token counts. `worst_gap`
-is as the client sees it, with whatever else the machine does; `worst_pass` is the pass alone. JSON on stdout.
+A verifier process decodes --sessions texts; a prompt of --prompt tokens arrives, and every gap until it has its first
+token counts. The median gap between two messages of a session for a while before and after is the ordinary pass (a
+machine's pace wanders). `worst_gap` is as the client sees it, with whatever else the machine does; `worst_pass` is the
+pass alone. JSON on stdout.
 
     python benchmarks/fairness.py --threads 2 --rounds 3 > fairness.json
 """
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -27,7 +29,7 @@ from forerun.v1 import sampling_pb2, verifier_pb2, verifier_pb2_grpc
 from forerun.wire.channel import open_channel
 from forerun.wire.tls import Tls
 
-ORDINARY_TOKENS = 48  # of each session, before the prompt comes
+ORDINARY_TOKENS = 48  # of each session, before the prompt comes and after it has its answer
 CONTEXT_OF_EACH = 100
 AFTER = 8  # tokens of the long prompt's answer
 
@@ -124,20 +126,28 @@ async def one_round(
     arrived = time.monotonic()
     prompt = Stream()
     await follow(stub, f"r{number}long", long, AFTER, prompt, began)
+    ended = time.monotonic()
+    goal = [len(s.times) + ORDINARY_TOKENS for s in streams]
+    async with began:
+        await began.wait_for(lambda: all(len(s.times) > most for s, most in zip(streams, goal, strict=True)))
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     first = prompt.times[0]
     before = [gap for s in streams for gap in s.gaps(0, arrived)]
+    after = [gap for s in streams for gap in s.gaps(ended, math.inf)]
     during = [gap for s in streams for gap in s.gaps(arrived, first)]
-    ordinary = statistics.median(before)
+    ordinary = (statistics.median(before) + statistics.median(after)) / 2
     passes = [
         ms for s in streams for at, ms in zip(s.times, s.passes_ms, strict=True) if arrived <= at <= first
     ]
-    plain = [ms for s in streams for at, ms in zip(s.times, s.passes_ms, strict=True) if at < arrived]
+    plain = [
+        ms for s in streams for at, ms in zip(s.times, s.passes_ms, strict=True) if not arrived <= at <= ended
+    ]
     return {
         "ordinary_ms": ordinary,
-        "worst_gap_before": max(before) / ordinary,
+        "ordinary_after_over_before": statistics.median(after) / statistics.median(before),
+        "worst_gap_without": max(before + after) / ordinary,
         "worst_gap": max(during) / ordinary,
         "p99_gap": float(np.quantile(during, 0.99)) / ordinary,
         "median_gap": statistics.median(during) / ordinary,
