@@ -9,9 +9,16 @@ from forerun.core.pass_cost import PassCost
 
 
 class FreeRows(PassCost):
-    """Of a machine on which rows cost nothing, so that every draft that is there is checked."""
+    """Of a machine on which rows cost nothing, so that every draft that is there is checked, and asked for."""
 
     known = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin({2: 1.0, 512: 1.0})
+
+    def observe(self, num_rows: int, pass_us: float) -> None:
+        pass
 
     def us(self, num_rows: int) -> float:
         return 20_000.0
