@@ -107,14 +107,13 @@ class Rejection:
             raise ValueError("rejection mode tests one candidate a position")
         if isinstance(row, np.integer):
             raise ValueError("rejection mode needs the target's law")  # noqa: TRY004 - the caller's fault
-        logits = row
-        target = law(logits, self._sampling)
+        target = law(row, self._sampling)
         if not candidates:
             return draw(target, self._draw.random()), False
         x, draft = candidates[0].token_id, candidate_law(candidates[0])
         if self._accept.random() < accept_prob(target, draft, x):  # a uniform in [0, 1): 0 never, 1 always
             return x, True
-        return draw(residual(target, draft, len(logits)), self._draw.random()), False
+        return draw(residual(target, draft, len(row)), self._draw.random()), False
 
 
 def named(row: np.integer[Any]) -> int:
