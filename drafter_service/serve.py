@@ -22,6 +22,7 @@ from forerun.engine.interface import Engine
 from forerun.v1 import drafter_pb2_grpc as rpc
 from forerun.wire import telemetry
 from forerun.wire.address import Address
+from forerun.wire.loading_log import LoadingLog
 from forerun.wire.server import Server
 from forerun.wire.tls import Tls
 
@@ -76,7 +77,7 @@ def _load(settings: Settings, spec: str) -> Engine:
         device=settings.device,
         threads=settings.threads or None,
         pool_bytes=settings.kv_pool_mib * MIB or None,
-        progress=lambda what, share: log.info("loading", what=what, percent=round(100 * share)),
+        progress=LoadingLog(),
     )
     return engine
 

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from forerun.core.types import ModelInfo
 from forerun.errors import ForerunError, Unavailable
-from gateway.trouble import reason_of
+from forerun.wire.trouble import reason_of
 
 # A lost replica is dialled again after these; one that lasted `STEADY_S` starts over at the first.
 FIRST_RETRY_S = 0.1

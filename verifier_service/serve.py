@@ -18,6 +18,7 @@ from forerun.engine.pass_times import pass_times
 from forerun.v1 import verifier_pb2_grpc as rpc
 from forerun.wire import telemetry
 from forerun.wire.address import Address, advertised
+from forerun.wire.loading_log import LoadingLog
 from forerun.wire.server import Server
 from forerun.wire.tls import Tls
 from verifier_service import metrics
@@ -81,7 +82,7 @@ def _load(settings: Settings) -> tuple[Engine, TokenizerFiles]:
         device=settings.device,
         threads=settings.threads or None,
         pool_bytes=settings.kv_pool_mib * MIB or None,
-        progress=lambda what, share: log.info("loading", what=what, percent=round(100 * share)),
+        progress=LoadingLog(),
     )
 
 

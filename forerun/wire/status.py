@@ -21,6 +21,7 @@ from google.rpc import error_details_pb2, status_pb2
 from forerun import errors
 from forerun.errors import ForerunError
 from forerun.wire.malformed import Parser, lenient, well_formed
+from forerun.wire.trouble import meaning_of
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # How gRPC words a message above its limit; RESOURCE_EXHAUSTED there is no matter of load.
@@ -89,7 +90,8 @@ def from_rpc_error(error: grpc.RpcError) -> ForerunError:
     """The error that the other side raised, class, reason, field, delay and metadata restored.
 
     A status without our details (a broken connection, a deadline, another implementation) becomes the
-    class of its code; a message above the size limit becomes InvalidRequest (MESSAGE_TOO_LARGE).
+    class of its code, what gRPC says of it with its meaning before it where that is known; a message above the
+    size limit becomes InvalidRequest (MESSAGE_TOO_LARGE).
     """
     call: Any = error
     code: grpc.StatusCode = call.code()
@@ -104,6 +106,8 @@ def from_rpc_error(error: grpc.RpcError) -> ForerunError:
     if code in _FOREIGN:
         kind, reason = _FOREIGN[code]
         return kind(text, reason=reason)
+    if meaning := meaning_of(text, code):
+        text = f"{meaning} ({text})"
     return _KINDS.get(code, errors.InternalFault)(text)
 
 

@@ -106,7 +106,7 @@ def test_a_gateway_that_is_not_there_is_one_message(forerun):
         for command in (["generate", "hello"], ["generate", "--resume", "s"], ["replay", "some-session"]):
             status, out, err = forerun(*command, "--gateway", address)
             assert (status, out) == (1, "")
-            assert err.startswith(f"forerun: the gateway at {address} cannot be used: ")
+            assert err.startswith(f"forerun: the gateway at {address} cannot be used: connection refused (")
             assert "Traceback" not in err
 
 

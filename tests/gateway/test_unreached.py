@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from forerun.errors import InternalFault, Unavailable
 from forerun.wire.address import Address
 from forerun.wire.tls import Tls
+from forerun.wire.trouble import reason_of
 from gateway import pool, replica
 from gateway.misfits import Misfits
 from gateway.router import VERIFIER_SERVICE, Router
-from gateway.trouble import reason_of
 from tests.gateway.replicas import MODEL, SOON, Fleet, model, until
 
 NOBODY = "127.0.0.1:1"

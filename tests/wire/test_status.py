@@ -88,7 +88,9 @@ async def test_a_request_above_the_limit_is_refused_with_both_sizes(start, dial)
 async def test_a_server_that_is_not_there_is_unavailable(dial):
     stub_channel = dial("127.0.0.1:1")
     call = stub_channel.unary_unary("/forerun.v1.DrafterService/GetModel")(b"")
-    assert type(await _caught(call)) is errors.Unavailable
+    got = await _caught(call)
+    assert type(got) is errors.Unavailable
+    assert got.message.startswith("connection refused (")
 
 
 async def test_a_deadline_is_unavailable_with_its_own_reason(start, dial):

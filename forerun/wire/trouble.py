@@ -1,4 +1,4 @@
-"""Why a replica cannot be reached, in words that an operator can act on and a client may see."""
+"""Why a service cannot be reached, in words that an operator can act on and a client may see."""
 
 from __future__ import annotations
 
@@ -29,15 +29,19 @@ def reason_of(error: grpc.aio.AioRpcError | ForerunError) -> str:
     """A short reason, the same for the same trouble however often it comes; nothing else of the error."""
     if isinstance(error, ForerunError):
         return _spoken(error.reason)
-    details = error.details() or ""
+    if meaning := meaning_of(error.details() or "", error.code()):
+        return meaning
+    return "connection lost" if error.code() is grpc.StatusCode.UNAVAILABLE else _spoken(error.code().name)
+
+
+def meaning_of(details: str, code: grpc.StatusCode) -> str:
+    """What a connection's end means, as gRPC words it in `details`; empty where that is not known."""
     for wording, meaning in _MEANINGS:
         if wording in details:
             return meaning
-    if error.code() is not grpc.StatusCode.UNAVAILABLE:
-        return _spoken(error.code().name)
-    if _CONNECTING in details:
+    if code is grpc.StatusCode.UNAVAILABLE and _CONNECTING in details:
         return "closed the connection in the handshake: TLS on one side only, or our certificate refused"
-    return "connection lost"
+    return ""
 
 
 def _spoken(name: str) -> str:
