@@ -7,7 +7,14 @@ import asyncio
 import grpc
 import structlog
 
-from forerun.errors import FailedPrecondition, ForerunError, InvalidRequest, PermissionRefused, Unavailable
+from forerun.errors import (
+    FailedPrecondition,
+    ForerunError,
+    InvalidRequest,
+    Overloaded,
+    PermissionRefused,
+    Unavailable,
+)
 from forerun.v1 import drafter_pb2, drafter_pb2_grpc
 from forerun.wire.status import from_rpc_error
 from forerun.wire.telemetry import inject
@@ -39,6 +46,8 @@ async def assist(router: Router, request: drafter_pb2.AssistRequest, patience: P
             except _FOR_GOOD as error:
                 _say_unfit(drafter, error)
                 unfit.add(drafter.address)
+            except Overloaded as error:  # it has no room now, and is asked again
+                log.debug("drafter full", drafter=drafter.address, reason=error.reason)
             except ForerunError as error:
                 log.info("drafter lost", drafter=drafter.address, reason=error.reason)
                 if isinstance(error, Unavailable):

@@ -39,6 +39,8 @@ from gateway.text import Tokenizer
 
 # Refusals that another verifier, or the same one later, may not repeat.
 _PASSING = (Unavailable, Overloaded, InternalFault, Superseded, FailedPrecondition)
+# Of refusals those that are about the one verifier: it came back with a smaller context than it had said.
+_ITS_OWN = ("CONTEXT_EXCEEDED",)
 # Decode calls in a row that brought no token are this far apart.
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 2.0
 # A fault that is not about reaching a verifier is believed after so many calls.
@@ -149,7 +151,7 @@ class Generation:
             except VerifierLost as loss:
                 error = loss.error
             self._log.warning("verifier lost", verifier=replica.address, reason=error.reason)
-            if not isinstance(error, _PASSING):
+            if not isinstance(error, _PASSING) and error.reason not in _ITS_OWN:
                 # No verifier will decode this, ever: the session ends with it.
                 await self._ledger.refuse()
                 raise error
@@ -169,11 +171,15 @@ class Generation:
                 return End.FENCED
 
     async def _next_verifier(self, lost: set[str]) -> Replica:
-        """One to decode on: of equal numerics before any other, the last one before the least loaded."""
+        """One whose context holds the whole answer.
+
+        One of equal numerics before any other, the last one before the least loaded.
+        """
         return await self._router.verifier(
             self.session_id,
             model=self._turn.model.name,
             vocab_fingerprint=self._turn.model.vocab_fingerprint,
+            context=self._turn.prompt_length + self._turn.max_tokens,
             numerics=self._ledger.numerics,
             prefer=self._ledger.verifier,
             exclude=lost,

@@ -88,8 +88,11 @@ class Router:
         self._tasks.clear()
 
     def models(self) -> list[ModelInfo]:
-        """What can be asked for now, one per name."""
-        return list({model.name: model for _, model in self._verifiers.serving()}.values())
+        """What can be asked for now, one per name: that with the longest context."""
+        serving = sorted(
+            (model for _, model in self._verifiers.serving()), key=lambda model: model.max_context
+        )
+        return list({model.name: model for model in serving}.values())
 
     async def wait_ready(self, timeout_s: float, *, unreached_s: float | None = None) -> bool:
         """Whether a verifier serves, waiting up to `timeout_s` for one.
@@ -103,9 +106,14 @@ class Router:
         """Why verifiers cannot be reached, by address; those that can, or were not tried, are not in it."""
         return dict(self._verifiers.troubles())
 
-    def none_serves(self, model: str) -> Unavailable:
-        """The error of a request for a model by name ("": any) that no verifier serves now, and why not."""
+    def none_serves(self, model: str, *, context: int = 0) -> Unavailable:
+        """The error of a request for a model by name ("": any) that no verifier serves now, and why not.
+
+        `context`: tokens that its context must hold, where that is what none of those that serve can do.
+        """
         what = f"no verifier serves {model!r} now" if model else "no verifier is ready now"
+        if context and any(model in ("", served.name) for _, served in self._verifiers.serving()):
+            what = f"no verifier with a context of {context} tokens serves {model!r} now"
         troubles = [f"{address} {reason}" for address, reason in self._verifiers.troubles()]
         if len(troubles) > _MOST_TOLD:
             troubles[_MOST_TOLD:] = [f"{len(troubles) - _MOST_TOLD} more"]
@@ -133,6 +141,7 @@ class Router:
         *,
         model: str,
         timeout_s: float,
+        context: int = 0,
         numerics: str = "",
         vocab_fingerprint: str = "",
         prefer: str = "",
@@ -140,10 +149,10 @@ class Router:
     ) -> Replica:
         """The verifier to decode a session on; remembered as the session's own.
 
-        Only replicas of that `model` (and `vocab_fingerprint`, where given) qualify; addresses in `exclude`
-        only when there is no other. Of several: equal `numerics` (where given) before unequal, then the
-        session's last verifier (`prefer`, or as remembered here), then the least loaded. Waits up to
-        `timeout_s` for one to serve, then raises Unavailable; raises NotFound and InvalidRequest as
+        Only replicas of that `model` (and `vocab_fingerprint`, where given) qualify whose context holds `context`
+        tokens; addresses in `exclude` only when there is no other. Of several: equal `numerics` (where given)
+        before unequal, then the session's last verifier (`prefer`, or as remembered here), then the least loaded.
+        Waits up to `timeout_s` for one to serve, then raises Unavailable; raises NotFound and InvalidRequest as
         `tokenizer` does.
         """
 
@@ -151,7 +160,9 @@ class Router:
             fitting = [
                 (replica, served)
                 for replica, served in self._named(model)
-                if replica.model is not None and vocab_fingerprint in ("", served.vocab_fingerprint)
+                if replica.model is not None
+                and vocab_fingerprint in ("", served.vocab_fingerprint)
+                and context <= served.max_context
             ]
             home = prefer or self._last_verifier.of(session_id)
             return self._least(
@@ -165,7 +176,7 @@ class Router:
 
         replica = await self._wait(pick, timeout_s)
         if replica is None:
-            raise self.none_serves(model)
+            raise self.none_serves(model, context=context)
         self._last_verifier.remember(session_id, replica.address)
         return replica
 

@@ -169,7 +169,7 @@ class Store:
         return Committed(Outcome(reply[0].decode()), reply[1])
 
     async def heartbeat(self, session_id: str, epoch: int) -> bool:
-        """Renew the lease; False if this epoch no longer runs."""
+        """Renew the lease, unless the answer has ended; False if the session is another epoch's, or gone."""
         reply = await self._run("heartbeat", _keys(session_id), epoch, self._lease_ms, self._ttl_ms)
         return bool(reply[0] == b"OK")
 

@@ -84,6 +84,21 @@ async def test_failover_prefers_equal_numerics_to_the_idle_one(fleet, routing) -
     assert await choose(router, "y", exclude=equal, numerics=MODEL.numerics) == other
 
 
+async def test_only_verifiers_whose_context_holds_the_answer_are_chosen(fleet, routing) -> None:
+    small, _ = await fleet.verifier()
+    large, _ = await fleet.verifier(model(max_context=100))
+    router = await routing(f"{small},{large}")
+    await until(router, lambda: serving(router) == {small, large})
+    assert [one.max_context for one in router.models()] == [100]
+    assert {await choose(router, s, context=64) for s in "abcd"} == {small, large}
+    assert {await choose(router, s, context=65, prefer=small) for s in "abcd"} == {large}
+    await fleet.stop(large)
+    await until(router, lambda: serving(router) == {small})
+    assert [one.max_context for one in router.models()] == [64]
+    with pytest.raises(Unavailable, match="no verifier with a context of 65 tokens serves 'bell' now"):
+        await router.verifier("s", model="bell", context=65, timeout_s=0)
+
+
 async def test_other_models_and_vocabularies_are_refused(fleet, routing) -> None:
     bell, _ = await fleet.verifier()
     city, _ = await fleet.verifier(model(name="city", vocab_fingerprint="cd" * 32))

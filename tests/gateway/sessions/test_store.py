@@ -178,7 +178,9 @@ async def test_finished_session_is_owned_by_nobody(store, turn):
     assert session.status is SessionStatus.FINISHED
     assert not session.is_owned
     assert (await store.take_over(sid)).claim is Claim.FINISHED
-    assert not await store.heartbeat(sid, 1)
+    assert await store.heartbeat(sid, 1)  # nobody else's
+    assert not (await store.read(sid)).is_owned
+    assert not await store.heartbeat(sid, 2)
 
 
 async def test_commit_and_heartbeat_renew_the_lease(make_store, shared_valkey, turn):

@@ -208,6 +208,29 @@ async def test_without_any_verifier_the_client_is_told_and_the_session_stays(
     assert session.answer_ids == answer[:5]
 
 
+async def test_a_verifier_too_small_for_the_answer_never_takes_it_over(
+    make_gateway, make_verifier, hear, answer, faults, small
+):
+    room = len(small.encode(ASK.prompt)) + ASK.max_tokens
+    narrow, wide = await make_verifier(max_context=room - 1), await make_verifier(max_context=room)
+    wide.stop_at(5, faults["unavailable"])
+    gateway = await make_gateway(narrow, wide)
+    assert (await hear(await gateway.generate(ASK))).token_ids == answer
+    assert narrow.requests == []
+    assert len(wide.requests) == 2
+
+
+async def test_a_verifier_that_came_back_with_a_smaller_context_refuses_for_itself_alone(
+    make_gateway, make_verifier, hear, answer
+):
+    verifiers = [await make_verifier(), await make_verifier()]
+    gateway = await make_gateway(*verifiers)
+    verifiers[0].refusal = InvalidRequest("the context is 8", reason="CONTEXT_EXCEEDED", field="max_tokens")
+    for _ in range(3):
+        assert (await hear(await gateway.generate(ASK))).token_ids == answer
+    assert verifiers[0].requests
+
+
 async def test_a_fault_that_repeats_ends_in_an_error_and_stays_resumable(
     make_gateway, verifier, hear, answer, store
 ):
