@@ -83,3 +83,63 @@ async def test_a_call_behind_another_does_not_hold_the_loop_up_for_ever() -> Non
     await asyncio.gather(first, second)
     assert seen == [2]
     thread.close()
+
+
+async def test_closing_waits_for_the_call_in_progress_and_cancels_those_behind_it() -> None:
+    thread = EngineThread()
+    entered, seen = threading.Event(), list[int]()
+    loop = asyncio.get_running_loop()
+
+    def compute() -> int:
+        entered.set()
+        behind_is_dropped.wait()
+        return 7
+
+    behind_is_dropped = threading.Event()
+    first, behind = thread.begin(30.0, compute), thread.run(seen.append, 1)
+    behind.add_done_callback(lambda _: behind_is_dropped.set())
+    await loop.run_in_executor(None, thread.close)
+    assert (await first, behind.cancelled(), seen) == (7, True, [])
+    with pytest.raises(RuntimeError, match="has ended"):
+        thread.run(int)
+    thread.close()
+
+
+async def test_a_call_that_is_cancelled_before_it_begins_is_not_made() -> None:
+    thread = EngineThread()
+    may_end, seen = threading.Event(), list[int]()
+    first, second = thread.run(may_end.wait), thread.run(seen.append, 2)
+    second.cancel()
+    may_end.set()
+    await first
+    await thread.run(seen.append, 3)
+    thread.close()
+    assert seen == [3]
+
+
+async def test_a_call_that_is_cancelled_while_it_computes_ends_unheard() -> None:
+    thread = EngineThread()
+    may_end, seen = threading.Event(), list[int]()
+
+    def compute() -> None:
+        may_end.wait()
+        seen.append(1)
+
+    call = thread.begin(30.0, compute)
+    call.cancel()
+    may_end.set()
+    await thread.run(seen.append, 2)
+    thread.close()
+    assert seen == [1, 2]
+
+
+def test_an_end_that_nobody_is_left_to_hear_harms_nothing() -> None:
+    thread, may_end, seen = EngineThread(), threading.Event(), list[int]()
+
+    async def leave() -> None:
+        thread.begin(30.0, lambda: (may_end.wait(), seen.append(1)))
+
+    asyncio.run(leave())
+    may_end.set()
+    thread.close()
+    assert seen == [1]
