@@ -129,7 +129,7 @@ def worst(
     *,
     prompts: flags.Prompts = flags.OWN_PROMPTS,
     category: flags.Categories = None,
-    limit: flags.Limit = 7,
+    limit: flags.Limit = None,
     max_tokens: flags.MaxTokens = 64,
     repeat: flags.Repeat = 1,
     sessions: Annotated[int, typer.Option(min=1, max=256, help="Sessions of the crowd.")] = 32,
