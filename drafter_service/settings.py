@@ -10,7 +10,11 @@ from forerun.wire.settings import Device, Dtype, GraceS, KvPoolMib, Listen, Serv
 class Settings(ServiceSettings):
     """Flags of `forerun drafter`; each is also the variable FORERUN_<NAME>."""
 
-    source: str = Field(default="ngram", description="ngram, model:SPEC or replay:FILE")
+    source: str = Field(
+        default="ngram",
+        description="ngram (look-up in the session's own text) or model:SPEC; for tests and benchmarks replay:FILE "
+        "(known texts), sync:SOURCE (never ahead), and the faulty slow:MS:SOURCE and stall:SOURCE",
+    )
     name: str = Field(default="", description="stable name of this drafter; default: host and port")
     listen: Listen = "127.0.0.1:7101"
     dtype: Dtype = "bfloat16"

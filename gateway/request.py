@@ -68,10 +68,10 @@ def check(request: GenerationRequest) -> None:
         )
     if not getattr(request, given[0]):
         raise InvalidRequest(f"{given[0]} must not be empty", reason="EMPTY", field=given[0])
-    for role, _ in request.messages or ():
+    for i, (role, _) in enumerate(request.messages or ()):
         if role not in ROLES:
             raise InvalidRequest(
-                f"{role!r} is not one of {', '.join(ROLES)}", reason="BAD_ROLE", field="messages"
+                f"{role!r} is not one of {', '.join(ROLES)}", reason="BAD_ROLE", field=f"messages[{i}].role"
             )
     if request.request_id:
         check_request_id(request.request_id)

@@ -24,8 +24,8 @@ from gateway.summary import passes
 
 GATEWAY_SERVICE = "forerun.v1.GatewayService"
 
-# Names of our own fields that are others in the proto.
-_FIELDS = {"messages": "chat.messages"}
+# Of our own fields this one, and what is in it, lies in a message of the proto's.
+_MESSAGES = "messages"
 
 _STATUS = {
     SessionStatus.RUNNING: gateway_pb2.SESSION_STATUS_RUNNING,
@@ -208,6 +208,6 @@ def _names_of_the_proto() -> Iterator[None]:
     try:
         yield
     except ForerunError as error:
-        if error.field not in _FIELDS:
+        if not error.field.startswith(_MESSAGES):
             raise
-        raise renamed(error, _FIELDS[error.field]) from error
+        raise renamed(error, f"chat.{error.field}") from error

@@ -58,8 +58,8 @@ def execute(run: Callable[..., None]) -> None:
 
 def _flag(name: str, field: FieldInfo) -> inspect.Parameter:
     kind = type_of(field)
-    shown = "" if field.default in {None, "", 0} else f" [default: {_as_flag(name, field.default)}]"
-    text = f"{field.description or ''}{shown}"
+    default = "" if field.default in {None, ""} else f"; default: {_as_flag(name, field.default)}"
+    text = f"{field.description or ''} [env var: {variable_of(name)}{default}]"
     # Only whether it is a switch is the command line's to know: all values are read in one place, whether they
     # come from a flag or a variable, and refused in the same words.
     annotation: Any = (
@@ -71,7 +71,9 @@ def _flag(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _as_flag(name: str, default: Any) -> str:
-    return flag_of(name).removeprefix("--") if isinstance(default, bool) else str(default)
+    if isinstance(default, bool):
+        return flag_of(name if default else f"no_{name}").removeprefix("--")
+    return str(default)
 
 
 def _about(settings: type[ServiceSettings], error: ForerunError, given: Collection[str]) -> str:

@@ -27,7 +27,14 @@ Device = Annotated[
     Field(description="where the model computes: cpu, cuda, or auto, a GPU where one answers"),
 ]
 Threads = Annotated[int, Field(ge=0, description="CPU threads; 0: all cores")]
-KvPoolMib = Annotated[int, Field(ge=0, description="KV pool in MiB; 0: a share of the device's memory")]
+KvPoolMib = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="KV pool in MiB; 0: a share of the device's memory. A pool that does not hold the model's context "
+        "lowers it (a verifier's max_model_len); one of fewer than 1,024 positions is refused",
+    ),
+]
 Port = Annotated[int, Field(ge=0, le=65535)]
 GraceS = Annotated[float, Field(ge=0, description="seconds to finish what runs after SIGTERM")]
 
@@ -43,7 +50,7 @@ class ServiceSettings(BaseSettings):
     tls_key: Path | None = Field(default=None, description="private key (PEM)")
     tls_ca: Path | None = Field(default=None, description="CA of every peer (PEM)")
     insecure: bool = Field(default=False, description="listen beyond loopback without TLS")
-    metrics_port: Port = Field(default=0, description="Prometheus port; 0: none")
+    metrics_port: Port = Field(default=0, description="port of Prometheus' /metrics; 0: none")
     health_port: Port = Field(default=0, description="plain health port beside mutual TLS; 0: none")
     otlp_endpoint: str = Field(default="", description="OTLP collector of traces, http://host:port")
     grace_s: GraceS = 30.0

@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from forerun.errors import InvalidRequest
-from gateway.http.errors import NotJson, path_of
+from gateway.http.errors import BodyEncoded, NotJson, path_of
 
 
 class StreamOptions(BaseModel):
@@ -74,12 +74,17 @@ _B = TypeVar("_B", bound=Body)
 
 
 async def read_body(request: Request, kind: type[_B]) -> _B:
-    """The body as `kind`. Raises InvalidRequest naming the field, NotJson, BodyTooLarge."""
+    """The body as `kind`. Raises InvalidRequest naming the field, NotJson, BodyEncoded."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         # Demanding the header keeps other sites' scripts out: a browser asks before it sends this type
         # across.
         raise NotJson("send the body as Content-Type: application/json", reason="NOT_JSON")
+    encodings = {
+        one.strip().lower() for one in ",".join(request.headers.getlist("content-encoding")).split(",")
+    }
+    if encodings - {"", "identity"}:
+        raise BodyEncoded("send the body without a Content-Encoding", reason="BODY_ENCODED")
     try:
         return kind.model_validate_json(await request.body())
     except ValidationError as error:

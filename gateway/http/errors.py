@@ -53,7 +53,11 @@ class NotJson(ForerunError):  # noqa: N818
     """The request's body is not declared as JSON (415)."""
 
 
-_STATUS |= {BodyTooLarge: 413, BodyTooSlow: 408, NotJson: 415}
+class BodyEncoded(ForerunError):  # noqa: N818
+    """The request's body is compressed, or otherwise encoded (415)."""
+
+
+_STATUS |= {BodyTooLarge: 413, BodyTooSlow: 408, NotJson: 415, BodyEncoded: 415}
 
 
 def status_of(error: ForerunError) -> int:
@@ -85,6 +89,8 @@ def headers_of(error: ForerunError) -> dict[str, str]:
     if isinstance(error, BodyTooSlow):
         # The rest of the body may never come: there is nothing this connection is good for.
         headers["Connection"] = "close"
+    if isinstance(error, BodyEncoded):
+        headers["Accept-Encoding"] = "identity"
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return headers

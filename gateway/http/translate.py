@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forerun.core.limits import MAX_TOP_K
 from forerun.core.types import Acceptance, Sampling
 from forerun.errors import InvalidRequest
 from gateway.http.bodies import Body, ChatBody, CompletionBody, Message
@@ -69,7 +70,7 @@ def _request(body: Body, max_tokens: int | None, **prompt: Any) -> GenerationReq
         model=body.model or "",
         sampling=Sampling(
             temperature=1.0 if body.temperature is None else body.temperature,
-            top_k=0 if body.top_k in (None, _ALL_TOKENS) else body.top_k,
+            top_k=_top_k(body.top_k),
             top_p=1.0 if body.top_p is None else body.top_p,
             min_p=body.min_p or 0.0,
         ),
@@ -80,6 +81,18 @@ def _request(body: Body, max_tokens: int | None, **prompt: Any) -> GenerationReq
         no_draft=bool(body.no_draft),
         ignore_end_tokens=bool(body.ignore_eos),
     )
+
+
+def _top_k(top_k: int | None) -> int:
+    if top_k is None or top_k == _ALL_TOKENS:
+        return 0
+    if not 0 <= top_k <= MAX_TOP_K:
+        raise InvalidRequest(
+            f"top_k must be between 1 and {MAX_TOP_K}, or 0 or {_ALL_TOKENS} for all",
+            reason="OUT_OF_RANGE",
+            field="top_k",
+        )
+    return top_k
 
 
 def _stop(stop: Any) -> tuple[str, ...]:

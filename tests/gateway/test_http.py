@@ -100,7 +100,8 @@ async def test_values_and_names_that_only_look_harmless_are_refused(web, field: 
         ({"messages": "hi"}, "messages", "malformed"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "malformed"),
         ({"messages": [{"content": "x"}]}, "messages[0].role", "malformed"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "bad_role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "bad_role"),
+        ({"messages": [*ASK["messages"], {"role": "x", "content": ""}]}, "messages[1].role", "bad_role"),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
             "messages[0].content[0]",
@@ -196,6 +197,27 @@ async def test_a_body_must_be_declared_as_json(web) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         reply = await web.post(CHAT, content=json.dumps(ASK), headers={"Content-Type": kind})
         assert error_of(reply, 415)["code"] == "not_json"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity, br", "Deflate", "x"])
+async def test_an_encoded_body_is_refused(web, gateway, encoding: str) -> None:
+    reply = await web.post(CHAT, json=ASK, headers={"Content-Encoding": encoding})
+    assert error_of(reply, 415)["code"] == "body_encoded"
+    assert reply.headers["accept-encoding"] == "identity"
+    assert not gateway.requests
+
+
+async def test_a_body_that_is_said_not_to_be_encoded_is_served(web) -> None:
+    assert (await web.post(CHAT, json=ASK, headers={"Content-Encoding": "Identity"})).status_code == 200
+
+
+async def test_top_k_is_refused_in_words_that_are_true(web, gateway) -> None:
+    for wrong in (-2, 2**31):
+        error = error_of(await web.post(CHAT, json=ASK | {"top_k": wrong}), 400)
+        assert error["message"] == "top_k must be between 1 and 2147483647, or 0 or -1 for all"
+    for right, meant in ((1, 1), (2**31 - 1, 2**31 - 1), (0, 0), (-1, 0), (None, 0)):
+        assert (await web.post(CHAT, json=ASK | {"top_k": right})).status_code == 200
+        assert gateway.requests[-1].sampling.top_k == meant
 
 
 async def test_a_client_that_leaves_in_its_body_is_no_fault_of_the_server(gateway) -> None:

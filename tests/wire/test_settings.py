@@ -12,9 +12,10 @@ import drafter_service.__main__ as drafter
 import gateway.__main__ as gateway
 import verifier_service.__main__ as verifier
 from forerun.cli.commands import app
+from forerun.engine.pool_size import FEWEST_POSITIONS
 from forerun.errors import FailedPrecondition, InvalidRequest
 from forerun.wire.command import command
-from forerun.wire.settings import ServiceSettings, flag_of, read
+from forerun.wire.settings import ServiceSettings, flag_of, read, variable_of
 
 SERVICES = [verifier, drafter, gateway]
 NAMES = {verifier: "verifier", drafter: "drafter", gateway: "gateway"}
@@ -37,8 +38,15 @@ def test_every_setting_is_a_flag_with_its_default_and_help(service):
     shown = " ".join(invoke(service, "--help").output.split())
     for name, field in options.items():
         assert f"{flag_of(name)} " in shown
-        assert field.description in shown
-    assert "[default: 127.0.0.1:" in shown
+        assert f"{field.description} [env var: {variable_of(name)}" in shown
+    assert "; default: 127.0.0.1:" in shown
+    assert "[env var: FORERUN_METRICS_PORT; default: 0]" in shown
+    assert "[env var: FORERUN_INSECURE; default: no-insecure]" in shown
+
+
+def test_the_least_kv_pool_is_in_the_help(service):
+    shown = " ".join(invoke(service, "--help").output.split())
+    assert (f"fewer than {FEWEST_POSITIONS:,} positions is refused" in shown) == ("--kv-pool-mib" in shown)
 
 
 def test_the_settings_of_all_services_are_written_once():

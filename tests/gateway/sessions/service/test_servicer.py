@@ -152,7 +152,7 @@ BAD = [
             chat=gateway_pb2.Chat(messages=[gateway_pb2.ChatMessage(role="god", content="x")])
         ),
         "BAD_ROLE",
-        "chat.messages",
+        "chat.messages[0].role",
     ),
 ]
 
