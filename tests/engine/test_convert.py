@@ -1,6 +1,8 @@
 """A GGUF file becomes a model folder that computes and tokenizes the same."""
 
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,6 @@ from tokenizers import Tokenizer
 
 from forerun.engine import convert
 from forerun.engine.convert import ensure_converted, ensure_smollm2
-from forerun.engine.gguf_model import write_folder
 from forerun.engine.interface import Segment
 from forerun.engine.load import load_engine
 from forerun.errors import InvalidRequest, NotFound
@@ -196,28 +197,76 @@ def test_an_interrupted_conversion_leaves_nothing(
 
     with pytest.raises(KeyboardInterrupt):
         ensure_converted(gguf_file, interrupt)
-    assert list((tmp_path / "cache" / "models").iterdir()) == []
+    assert [path for path in (tmp_path / "cache" / "models").iterdir() if path.is_dir()] == []
     seen: list[tuple[str, float]] = []
     folder = ensure_converted(gguf_file, lambda what, fraction: seen.append((what, fraction)))
     assert (folder / "model.safetensors").is_file()
     assert seen[-1] == ("converted", 1.0)
 
 
-def test_a_conversion_that_lost_the_race_uses_the_winners(
-    gguf_file: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "sizes.json"])
+def test_a_converted_file_that_was_cut_short_or_lost_is_converted_anew(
+    gguf_file: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    path = ensure_converted(gguf_file) / name
+    whole = path.read_bytes()
+    os.truncate(path, len(whole) // 2)
+    assert ensure_converted(gguf_file) == path.parent
+    assert path.read_bytes() == whole
+    path.unlink()
+    ensure_converted(gguf_file)
+    assert path.read_bytes() == whole
+    assert [found for found in path.parent.parent.iterdir() if found.is_dir()] == [path.parent]
+
+
+def test_a_broken_folder_of_the_cache_is_refused_with_its_remedy(gguf_file: Path, tmp_path: Path) -> None:
+    folder = ensure_converted(gguf_file)
+    weights = folder / "model.safetensors"
+    size = weights.stat().st_size
+    weights.write_bytes(b"\xff" * size)
+    for spec in (gguf_file, folder):
+        with pytest.raises(InvalidRequest) as caught:
+            load_engine(str(spec), threads=1, pool_bytes=1 << 20)
+        assert caught.value.message.startswith(f"{weights} is broken: ")
+        assert caught.value.message.endswith(f"; delete {folder}, and it is converted anew")
+        assert caught.value.reason == "BROKEN_MODEL"
+    shutil.move(folder, tmp_path / "own")
+    with pytest.raises(InvalidRequest) as caught:
+        load_engine(str(tmp_path / "own"), threads=1, pool_bytes=1 << 20)
+    assert "delete" not in caught.value.message
+
+
+def test_a_conversion_that_another_process_does_is_waited_for_and_used(
+    gguf_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = ensure_converted(gguf_file)
     won = (target / "config.json").stat().st_ino
-    keep = target.with_name("kept")
-    shutil.move(target, keep)
+    shutil.move(target, tmp_path / "kept")
+    lock = target.with_name(f".{target.name}.lock").open("ab")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    seen: list[str] = []
 
-    def slow(source: Path, folder: Path, progress: object) -> None:
-        write_folder(source, folder, convert.silent)
-        shutil.move(keep, target)  # another process arrives first
+    def other_ends(what: str, _fraction: float) -> None:
+        seen.append(what)
+        shutil.move(tmp_path / "kept", target)
+        lock.close()
 
-    monkeypatch.setattr("forerun.engine.gguf_model.write_folder", slow)
-    assert ensure_converted(gguf_file) == target
+    monkeypatch.setattr("forerun.engine.gguf_model.write_folder", None)
+    assert ensure_converted(gguf_file, other_ends) == target
+    assert seen == ["waiting for the process that converts it"]
     assert (target / "config.json").stat().st_ino == won
+
+
+def test_a_conversion_that_a_killed_process_began_leaves_nothing(
+    gguf_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    target = ensure_converted(gguf_file)
+    left = target.with_name(f".{target.name}.abcdefgh")
+    shutil.move(target, left / target.name)
+    assert ensure_converted(gguf_file) == target
+    assert not left.exists()
 
 
 def test_broken_or_unknown_files_are_refused_by_name(tiny: Path, tmp_path: Path) -> None:
