@@ -53,8 +53,9 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> int:
     try:
         server = _server(settings)
         advertised(settings.listen, 0, settings.advertise)  # refused now rather than after loading
-        engine, tokenizer = await thread.run(_load, settings)
-        await _serve(settings, server, engine, tokenizer, thread, stop, announce)
+        loading = LoadingLog()
+        engine, tokenizer = await thread.run(_load, settings, loading)
+        await _serve(settings, server, engine, tokenizer, thread, loading, stop, announce)
     finally:
         thread.close()
         seen.close()
@@ -74,7 +75,7 @@ def _server(settings: Settings) -> Server:
     return server
 
 
-def _load(settings: Settings) -> tuple[Engine, TokenizerFiles]:
+def _load(settings: Settings, loading: LoadingLog) -> tuple[Engine, TokenizerFiles]:
     return load_engine(
         settings.model,
         name=settings.name,
@@ -82,7 +83,7 @@ def _load(settings: Settings) -> tuple[Engine, TokenizerFiles]:
         device=settings.device,
         threads=settings.threads or None,
         pool_bytes=settings.kv_pool_mib * MIB or None,
-        progress=LoadingLog(),
+        progress=loading,
     )
 
 
@@ -92,6 +93,7 @@ async def _serve(
     engine: Engine,
     tokenizer: TokenizerFiles,
     thread: EngineThread,
+    loading: LoadingLog,
     stop: asyncio.Event,
     announce: Callable[[str], None],
 ) -> None:
@@ -104,8 +106,10 @@ async def _serve(
         kv_held=lambda: engine.held,
         kv_positions=engine.capacity,
     )
+    loading("measuring passes", 0.0)
     pacing = Pacing()
     pacing.cost.begin(await thread.run(pass_times, engine))
+    loading("measuring passes", 1.0)
     verifier = Verifier(
         engine.model,
         tokenizer,

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from forerun.core.types import Exactness, ModelInfo, TokenizerFiles
-from forerun.engine.convert import ensure_converted, ensure_smollm2, silent
+from forerun.engine.convert import ensure_converted, ensure_smollm2, silent, with_remedy
 from forerun.engine.cores import threads_to_use
 from forerun.engine.cuda.load import load_torch_forward
 from forerun.engine.device import choose_device, device_asked
@@ -57,10 +57,12 @@ def load_engine(
         raise InvalidRequest(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}", field="dtype")
     said = device_asked(device)
     folder = find_folder(spec, progress)
-    files = read_tokenizer(folder)
-    tokens = vocabulary(files.tokenizer_json)
     threads = threads_to_use(threads)
-    loaded = _load_forward(folder, tokens.keys(), DTYPES[dtype], said, threads, pool_bytes, progress)
+    with with_remedy(folder):
+        files = read_tokenizer(folder)
+        tokens = vocabulary(files.tokenizer_json)
+        loaded = _load_forward(folder, tokens.keys(), DTYPES[dtype], said, threads, pool_bytes, progress)
+        end_ids = end_token_ids(folder, files, tokens)
     held = loaded.num_blocks * BLOCK
     if held < loaded.max_context:
         log.warning("the KV pool holds %d positions; the model's context is %d", held, loaded.max_context)
@@ -75,13 +77,13 @@ def load_engine(
             f"{weights} {dtype} {loaded.device} {loaded.forward.build}".encode()
         ).hexdigest()[:32],
         exact=Exactness.NUMERIC,
-        end_token_ids=end_token_ids(folder, files, tokens),
+        end_token_ids=end_ids,
     )
     masked_ids = _masked_ids(loaded.vocab_size, tokens.keys())
     engine = PagedEngine(model, loaded.forward, loaded.num_blocks, masked_ids)
     progress("probing", 0.0)
     engine.set_exactness(probe_once(engine, threads))
-    progress("ready", 1.0)
+    progress("probing", 1.0)
     return engine, files
 
 

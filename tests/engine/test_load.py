@@ -214,9 +214,10 @@ def test_weights_in_several_files_are_found_by_their_index(folder: Path) -> None
         load(folder)
 
 
-def test_progress_is_reported_and_ends_ready(folder: Path) -> None:
+def test_progress_names_steps_of_loading_and_leaves_ready_to_the_service(folder: Path) -> None:
     seen: list[tuple[str, float]] = []
     load(folder, progress=lambda what, fraction: seen.append((what, fraction)))
-    assert seen[-1] == ("ready", 1.0)
+    assert seen[-2:] == [("probing", 0.0), ("probing", 1.0)]
+    assert "ready" not in dict(seen)
     assert ("loading weights", 1.0) in seen
     assert all(0 <= fraction <= 1 for _, fraction in seen)

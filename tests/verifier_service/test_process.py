@@ -54,6 +54,20 @@ async def test_it_says_that_it_is_ready_serves_and_ends_cleanly(
     assert json.loads(tokenizer.tokenizer_json)["model"]["type"] == "WordLevel"
 
 
+async def test_it_logs_steps_for_what_they_are_and_ready_only_when_it_is(tiny_folder: Path) -> None:
+    process = await launch("--model", str(tiny_folder), "--listen", "127.0.0.1:0", "--kv-pool-mib", "64")
+    async with asyncio.timeout(120):
+        assert json.loads(await process.stdout.readline())["ready"] is True
+        process.terminate()
+        _, err = await process.communicate()
+    logged = [json.loads(line) for line in err.splitlines() if line.startswith(b"{")]
+    steps = [(one["event"], one.get("what"), one.get("percent")) for one in logged]
+    begun = steps.index(("loading", "measuring passes", 0))
+    assert ("loading", "probing", 100) in steps[:begun]
+    assert steps[begun + 1 : begun + 3] == [("loading", "measuring passes", 100), ("ready", None, None)]
+    assert "ready" not in {what for _, what, _ in steps}
+
+
 async def test_its_gauges_show_sessions_and_the_use_of_the_kv_pool(tiny_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

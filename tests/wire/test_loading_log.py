@@ -14,9 +14,9 @@ def test_a_step_is_logged_as_it_begins_and_at_every_tenth():
         for done in range(100):
             loading("weights", (done + 1) / 100)
         loading("probing", 0.0)
-        loading("ready", 1.0)
+        loading("probing", 1.0)
     assert [(log["what"], log["percent"]) for log in logs] == [
         *(("weights", percent) for percent in range(0, 101, 10)),
         ("probing", 0),
-        ("ready", 100),
+        ("probing", 100),
     ]
