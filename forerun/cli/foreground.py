@@ -11,6 +11,7 @@ from typing import TypeVar
 import typer
 from rich.console import Console
 
+from forerun.cli.exit_status import status_of
 from forerun.errors import ForerunError, InternalFault, Unavailable
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ def run(main: Coroutine[object, object, T]) -> T:
     """Return what `main` returns.
 
     Ctrl-C, SIGTERM and SIGHUP cancel it, so that its clean-up runs, and exit with 128 + signal; a second one
-    ends at once, and the tethered children with it. A ForerunError becomes one message and status 1.
+    ends at once, and the tethered children with it. A ForerunError becomes one message and its `status_of`.
     """
     received: list[signal.Signals] = []
 
@@ -73,6 +74,6 @@ def run(main: Coroutine[object, object, T]) -> T:
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None
     except ForerunError as fault:
-        raise fail(fault.message) from fault
+        raise fail(fault.message, status_of(fault)) from fault
     finally:
         main.close()  # interrupted before it was a task, it would be reported as never awaited

@@ -170,7 +170,10 @@ async def _ask_private(model: str, sources: list[str], request: GenerationReques
     """The answer of a stack that is started for it is shown, and nothing of the stack runs any more."""
     async with AsyncExitStack() as exits:
         client = await _private(exits, model, sources)
-        await _stream(client, request, Answer(), show)
+        try:
+            await _stream(client, request, Answer(), show)
+        except ForerunError as fault:
+            raise fail(fault.message) from fault  # status 1, as where a running gateway refuses
 
 
 async def _private(exits: AsyncExitStack, model: str, sources: list[str]) -> Client:

@@ -11,6 +11,7 @@ from forerun.cli.launch import log_entry
 from forerun.cli.model import converted
 from forerun.cli.sources import check_model, check_source
 from forerun.cli.stack import LocalService, Stack
+from forerun.engine.cache_folder import cache_folder
 
 
 async def start(stack: Stack, services: Sequence[LocalService], console: Console) -> None:
@@ -55,8 +56,10 @@ async def start_local(
 async def prepare(model: str, sources: Sequence[str], console: Console) -> None:
     """The model and the drafters' sources may be started; the packaged model is converted if it is one of them.
 
-    Raises InvalidRequest for what is no source, NotFound for a model that is not there.
+    Raises InvalidRequest for what is no source or no model, and for a cache that cannot be kept; NotFound where the
+    packaged model is not installed.
     """
+    cache_folder()  # every verifier's; refused now rather than by the first of them
     check_model(model)
     for source in sources:
         await check_source(source)

@@ -1,4 +1,4 @@
-"""Wrong flags cost one clear error and exit 2; what cannot be reached, one message and exit 1."""
+"""Wrong flags cost one clear error and exit 2; what cannot be reached or is refused, one message and exit 1."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from forerun.cli.commands import COMMANDS
 from forerun.cli.data_dir import claimed
 from forerun.cli.launch import free_port
 from forerun.cli.main import main
-from forerun.errors import Unavailable
+from forerun.errors import InvalidRequest, Unavailable
 
 HOLDER = """
 import pathlib, sys
@@ -219,7 +219,7 @@ def test_up_refuses_a_data_dir_that_is_a_file(forerun, tmp_path, inside):
     file.touch()
     status, _, err = forerun("up", *own_ports(), "--data-dir", str(file / inside))
     assert (status, err) == (
-        1,
+        2,
         f"forerun: cannot keep sessions in {file / inside}: it is not a folder; choose another --data-dir\n",
     )
 
@@ -317,7 +317,7 @@ def test_what_is_no_model_or_source_is_refused_before_anything_starts(
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setattr("forerun.cli.generate.DEFAULT_ADDRESS", address)
     for command in (["up", *own_ports(), "--data-dir", str(tmp_path)], ["generate", "hello"]):
-        assert forerun(*command, *flags) == (1, "", f"forerun: {message}\n")
+        assert forerun(*command, *flags) == (2, "", f"forerun: {message}\n")
 
 
 @pytest.mark.usefixtures("nothing_starts")
@@ -332,7 +332,7 @@ def test_what_is_no_model_or_source_is_refused_before_anything_starts(
 )
 def test_an_audit_refuses_a_wrong_drafter_before_anything_starts(forerun, drafter, message):
     status, out, err = forerun("audit", "--limit", "1", "--drafter", "ngram", "--drafter", drafter)
-    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert (status, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
@@ -368,8 +368,56 @@ def test_an_audit_at_a_temperature_needs_a_seed(forerun, tmp_path):
 
 def test_an_audit_without_its_file_is_one_message(forerun, tmp_path):
     status, _, err = forerun("audit", "--prompts", str(tmp_path / "p"))
-    assert status == 1
+    assert status == 2
     assert err.startswith("forerun: cannot read")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("load", "--sessions", "0,x"),
+        ("latency", "--round-trips-ms", "-1"),
+        ("single", "--prompts", "/nope"),
+        ("single", "--setup", "nope"),
+        ("single", "--category", "nope"),
+        ("single", "--out", "/proc/nope"),
+        ("worst", "--case", "nope"),
+        ("single", "--model", "/nope"),
+    ],
+)
+def test_a_bench_refuses_a_value_that_cannot_be_used_as_a_wrong_flag(forerun, monkeypatch, tmp_path, flags):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = forerun("bench", *flags)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("forerun: ")
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_cache_that_cannot_be_kept_is_one_line_whatever_is_asked_for(forerun, monkeypatch, tmp_path):
+    monkeypatch.setattr("forerun.cli.generate.DEFAULT_ADDRESS", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("FORERUN_CACHE", "/proc/nope")
+    folder = ("--model", str(tmp_path))
+    message = "the cache cannot be kept in /proc/nope: No such file or directory; name another folder in FORERUN_CACHE"
+    for command in (
+        ("generate", "hi"), ("generate", "hi", *folder), ("up", *own_ports()), ("model",), ("demo",),
+        ("up", *own_ports(), "--data-dir", str(tmp_path), *folder), ("audit",), ("audit", *folder),
+        ("bench", "single", "--out", str(tmp_path)), ("verifier", "--listen", "127.0.0.1:0"),
+    ):  # fmt: skip
+        assert forerun(*command) == (2, "", f"forerun: {message}\n"), command
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_what_a_private_gateway_refuses_has_the_status_of_any_gateways_refusal(forerun, monkeypatch):
+    async def private(exits, model, sources):
+        return None
+
+    async def refuse(*_):
+        raise InvalidRequest("too long", field="max_tokens")
+
+    monkeypatch.setattr("forerun.cli.generate.DEFAULT_ADDRESS", f"127.0.0.1:{free_port()}")
+    monkeypatch.setattr("forerun.cli.generate._private", private)
+    monkeypatch.setattr("forerun.cli.generate._stream", refuse)
+    assert forerun("generate", "hi") == (1, "", "forerun: too long\n")
 
 
 def test_an_unknown_command_is_refused(forerun):
