@@ -11,6 +11,7 @@ from forerun.cli.bench.baseline import Ask
 from forerun.cli.bench.hf_generate import TransformersGenerate, load_model
 from forerun.engine.load import load_engine
 from forerun.engine.random_model import save_tiny_model
+from tests.engine.tiny_gguf import write_gguf
 
 ASKS = [
     Ask((1, 2, 3), 6),
@@ -67,6 +68,14 @@ def test_transformers_says_the_engines_text_alone_and_padded_on_the_left(bare, w
     assert texts(batched) == expected
     # Two batches, of three and of two, each as long as its longest answer.
     assert batched.tokens == 3 * 9 + 2 * 7
+
+
+def test_transformers_takes_the_gguf_file_that_the_engine_takes(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    write_gguf(folder, tmp_path / "tiny.gguf")
+    baseline = TransformersGenerate(load_model(str(tmp_path / "tiny.gguf"), "float32"), 1)
+    engine = load_engine(str(tmp_path / "tiny.gguf"), dtype="float32", threads=1)[0]
+    assert texts(baseline.answers(ASKS, 1)) == texts(BareEngine(engine, 1).answers(ASKS, 1))
 
 
 def test_transformers_prompt_lookup_says_the_same_text_one_at_a_time(bare, weights):

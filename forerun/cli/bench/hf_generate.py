@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from forerun.cli.bench.baseline import Ask, Done, Said
-from forerun.engine.convert import ensure_smollm2
+from forerun.engine.convert import silent
+from forerun.engine.load import find_folder
 
 TRIAL_PROMPT, TRIAL_TOKENS = 32, 16  # lengths of the answer by which the number of threads is chosen
 PAD = 0  # any token: it is masked
@@ -22,8 +22,8 @@ def load_model(model: str, dtype: str) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    weights: Path | str = ensure_smollm2() if model == "smollm2" else model
-    loaded: Any = AutoModelForCausalLM.from_pretrained(weights, dtype=getattr(torch, dtype))
+    folder = find_folder(model, silent)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
     loaded.generation_config.eos_token_id = None
     return loaded
 
