@@ -17,6 +17,7 @@ from forerun.core.types import FinishReason, Mode, Origin, Settled
 from forerun.errors import ForerunError, InternalFault, InvalidRequest, Unavailable
 from forerun.v1 import gateway_pb2, gateway_pb2_grpc
 from forerun.wire import convert
+from forerun.wire.address import Address
 from forerun.wire.channel import open_channel
 from forerun.wire.status import from_rpc_error
 from forerun.wire.tls import Tls
@@ -80,6 +81,8 @@ class Answer:
 class Client:
     """Channels to the gateways of one store; leaving the `async with` closes them. Methods raise the server's errors.
 
+    Raises InvalidRequest for what is no address.
+
     `addresses`: host:port, or several with commas between them. The first is asked; the next one, in turn, where
     `follow` or `session` finds that one lost.
     """
@@ -88,6 +91,8 @@ class Client:
         self.addresses = tuple(one.strip() for one in addresses.split(",") if one.strip())
         if not self.addresses:
             raise InvalidRequest(f"{addresses!r} names no gateway", field="gateway")
+        for address in self.addresses:
+            Address.parse(address, "gateway")  # gRPC would dial port 83719 as 18183
         self._turn = 0
         self._tls = tls or Tls()
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()

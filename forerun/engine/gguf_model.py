@@ -76,6 +76,8 @@ def write_folder(gguf_file: Path, folder: Path, progress: Callable[[str, float],
         rope_scaling=_rope_scaling(fields, rotary_factors),
     )
     _write_json(folder / "config.json", config)
+    # As all else here, for whoever may read the cache; safetensors writes for its owner alone.
+    (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
     _write_json(folder / "generation_config.json", {k: config[k] for k in ("bos_token_id", "eos_token_id")})
     progress("writing tokenizer", 0.0)
     write_tokenizer(fields, gguf_file, folder)

@@ -75,6 +75,13 @@ def test_a_client_without_an_address_is_refused(addresses):
         Client(addresses)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:83719", "127.0.0.1:", "gate", "127.0.0.1:8081,gate"])
+def test_a_client_of_what_is_no_address_is_refused(address):
+    with pytest.raises(InvalidRequest, match="is not host:port") as refused:
+        Client(address)
+    assert refused.value.field == "gateway"
+
+
 def generated(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     monkeypatch.setattr("sys.argv", ["forerun", "generate", *arguments])
     with pytest.raises(SystemExit) as ended:

@@ -27,6 +27,11 @@ def gguf_file(tiny: Path, tmp_path: Path) -> Path:
     return tmp_path / "tiny.gguf"
 
 
+def test_whoever_may_read_one_file_of_a_converted_model_may_read_them_all(gguf_file: Path) -> None:
+    modes = {path.stat().st_mode for path in ensure_converted(gguf_file).iterdir()}
+    assert len(modes) == 1
+
+
 def test_the_converted_model_computes_the_same_bits_in_bf16(tiny: Path, gguf_file: Path) -> None:
     found = []
     for spec in (tiny, gguf_file):
