@@ -112,7 +112,8 @@ class Router:
         `context`: tokens that its context must hold, where that is what none of those that serve can do.
         """
         what = f"no verifier serves {model!r} now" if model else "no verifier is ready now"
-        if context and any(model in ("", served.name) for _, served in self._verifiers.serving()):
+        named = [served for _, served in self._verifiers.serving() if model in ("", served.name)]
+        if named and all(served.max_context < context for served in named):
             what = f"no verifier with a context of {context} tokens serves {model!r} now"
         troubles = [f"{address} {reason}" for address, reason in self._verifiers.troubles()]
         if len(troubles) > _MOST_TOLD:
